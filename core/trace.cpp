@@ -1,0 +1,98 @@
+#include "trace.h"
+
+#include <cerrno>
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+
+#include "error.h"
+
+namespace spillway {
+namespace {
+
+constexpr int kTraceFormatVersion = 1;
+
+constexpr std::string_view name_of_action(BufferAction action) {
+  constexpr std::string_view names[] = {"allocate", "free", "move", "own"};
+  return names[static_cast<int>(action)];
+}
+
+}  // namespace
+
+Trace::Trace(int rank)
+    : rank_(rank),
+      begin_(std::chrono::steady_clock::now()),
+      clock_offset_ns_(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                           std::chrono::system_clock::now().time_since_epoch())
+                           .count()) {}
+
+std::int64_t Trace::now_ns() const {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin_).count();
+}
+
+std::uint64_t Trace::next_buffer_id() {
+  std::lock_guard lock(mutex_);
+  return ++buffers_;
+}
+
+void Trace::add(Span span) {
+  std::lock_guard lock(mutex_);
+  spans_.push_back(std::move(span));
+}
+
+void Trace::add(BufferEvent event) {
+  if (event.time_ns == 0) event.time_ns = now_ns();
+  std::lock_guard lock(mutex_);
+  events_.push_back(std::move(event));
+}
+
+std::vector<Span> Trace::spans() const {
+  std::lock_guard lock(mutex_);
+  return spans_;
+}
+
+std::vector<BufferEvent> Trace::buffer_events() const {
+  std::lock_guard lock(mutex_);
+  return events_;
+}
+
+void Trace::write(const std::string& path) const {
+  using nlohmann::json;
+  std::lock_guard lock(mutex_);
+  json chrome = json::array();
+  for (int lane = 0; lane <= static_cast<int>(Lane::write); ++lane) {
+    chrome.push_back({{"ph", "M"}, {"name", "thread_name"}, {"pid", rank_}, {"tid", lane},
+                      {"args", {{"name", name_of(static_cast<Lane>(lane))}}}});
+  }
+  json spans = json::array(), buffers = json::array();
+  for (const Span& s : spans_) {
+    spans.push_back({{"lane", name_of(s.lane)}, {"name", s.name}, {"unit", s.unit}, {"begin_ns", s.begin_ns},
+                     {"end_ns", s.end_ns}, {"bytes", s.bytes}});
+    chrome.push_back({{"ph", "X"}, {"name", s.name}, {"cat", name_of(s.lane)}, {"pid", rank_},
+                      {"tid", static_cast<int>(s.lane)}, {"ts", static_cast<double>(s.begin_ns) / 1000.0},
+                      {"dur", static_cast<double>(s.end_ns - s.begin_ns) / 1000.0},
+                      {"args", {{"unit", s.unit}, {"bytes", s.bytes}}}});
+  }
+  for (const BufferEvent& e : events_) {
+    buffers.push_back({{"time_ns", e.time_ns}, {"action", name_of_action(e.action)}, {"id", e.id}, {"unit", e.unit},
+                       {"kind", e.kind}, {"tier", name_of(e.tier)}, {"bytes", e.bytes}, {"owner", e.owner},
+                       {"cause", e.cause}});
+  }
+  const json document = {{"traceEvents", std::move(chrome)},
+                         {"displayTimeUnit", "ms"},
+                         {"spillway",
+                          {{"format_version", kTraceFormatVersion},
+                           {"rank", rank_},
+                           {"clock_offset_ns", clock_offset_ns_},
+                           {"spans", std::move(spans)},
+                           {"buffers", std::move(buffers)}}}};
+  std::ofstream file(path);
+  file << document.dump(1) << '\n';
+  file.close();
+  if (!file) {
+    throw Error(ErrorKind::io, "cannot write the trace",
+                {.operation = "write", .path = path, .error_number = errno, .hint = "name a file that can be written"});
+  }
+}
+
+}  // namespace spillway

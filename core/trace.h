@@ -1,0 +1,86 @@
+#pragma once
+// What happened when, and which bytes lived where: spans of the lanes and events of the buffers.
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tier.h"
+
+namespace spillway {
+
+enum class BufferAction : std::uint8_t { allocate, free, move, own };
+
+/// One thing that happened to a buffer. Times in nanoseconds of the trace's clock.
+struct BufferEvent {
+  std::int64_t time_ns = 0;
+  BufferAction action = BufferAction::allocate;
+  std::uint64_t id = 0;   ///< of this buffer, for as long as it lives; never reused
+  int unit = -1;          ///< index of the unit it belongs to, -1 for none
+  std::string kind;       ///< "high", "record", "gradient", "activation", "staging", ...
+  Tier tier = Tier::host;  ///< where it lies after the event
+  std::int64_t bytes = 0;
+  int owner = 0;          ///< rank
+  std::string cause;      ///< the engine's call or stream that did it
+};
+
+struct Span {
+  Lane lane = Lane::compute;
+  std::string name;
+  int unit = -1;
+  std::int64_t begin_ns = 0, end_ns = 0;
+  std::int64_t bytes = 0;
+};
+
+/// Collects events of one rank. Thread-safe. Whoever records holds a `Trace*` that may be null: recording costs
+/// nothing then.
+class Trace {
+ public:
+  explicit Trace(int rank = 0);
+
+  std::int64_t now_ns() const;  ///< since this trace was made
+  std::uint64_t next_buffer_id();
+  void add(Span span);
+  void add(BufferEvent event);  ///< its time is set to now where it is 0
+
+  std::vector<Span> spans() const;
+  std::vector<BufferEvent> buffer_events() const;
+
+  /// One JSON file: Chrome's trace format (which Perfetto opens) under "traceEvents", and under "spillway" the
+  /// format version, rank, clock offset (nanoseconds of this trace's zero since the Unix epoch) and all events
+  /// as recorded. Throws Error (io).
+  void write(const std::string& path) const;
+
+ private:
+  int rank_;
+  std::chrono::steady_clock::time_point begin_;
+  std::int64_t clock_offset_ns_;
+  mutable std::mutex mutex_;
+  std::uint64_t buffers_ = 0;
+  std::vector<Span> spans_;
+  std::vector<BufferEvent> events_;
+};
+
+/// Records a span from its construction to its destruction.
+class TraceSpan {
+ public:
+  TraceSpan(Trace* trace, Lane lane, std::string_view name, int unit = -1, std::int64_t bytes = 0)
+      : trace_(trace) {
+    if (trace_ != nullptr) span_ = {lane, std::string(name), unit, trace_->now_ns(), 0, bytes};
+  }
+  ~TraceSpan() {
+    if (trace_ == nullptr) return;
+    span_.end_ns = trace_->now_ns();
+    trace_->add(std::move(span_));
+  }
+  TraceSpan(const TraceSpan&) = delete;
+  TraceSpan& operator=(const TraceSpan&) = delete;
+
+ private:
+  Trace* trace_;
+  Span span_;
+};
+
+}  // namespace spillway

@@ -1,0 +1,147 @@
+#pragma once
+// The engine: parameters come to the device when they are needed, gradients leave it when they are there, the
+// optimizer's state never has to be on it.
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "../core/budget.h"
+#include "../core/config.h"
+#include "../core/plan.h"
+#include "../core/update.h"
+#include "layout.h"
+
+namespace spillway {
+
+class Communicator;
+class Device;
+class Trace;
+class Engine;
+
+/// What the caller sets for one step.
+struct StepOptions {
+  std::vector<AdamHyper> groups;  ///< for each parameter group of the layout
+  int micro_batches = 1;          ///< at most the configuration's accumulation
+};
+
+struct StepResult {
+  double gradient_norm = 0;  ///< of the averaged gradient of all parameters, before clipping
+  bool skipped = false;      ///< a gradient was not finite: no weight, no state and no counter has changed
+};
+
+class StepTicket {
+ public:
+  /// Blocks until the step's gradients have been judged; throws the engine's first error.
+  StepResult wait() const { return result_; }
+
+ private:
+  friend class Engine;
+  explicit StepTicket(StepResult result) : result_(result) {}
+  StepResult result_;
+};
+
+/// A unit's parameters on the device, for as long as it lives. The device may read them in its compute stream's
+/// order until then; the memory is given back when the stream has passed the destruction. Move-only; must not
+/// outlive the engine.
+class UnitView {
+ public:
+  UnitView() = default;
+  UnitView(UnitView&& other) noexcept { swap(other); }
+  UnitView& operator=(UnitView&& other) noexcept {
+    UnitView(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~UnitView() { release(); }
+
+  int unit() const { return unit_; }
+  /// Device address of a parameter (its index in the layout) of this unit, in the type of the precision.
+  const void* parameter(int parameter) const;
+  void release() noexcept;
+
+ private:
+  friend class Engine;
+  void swap(UnitView& other) noexcept {
+    std::swap(engine_, other.engine_);
+    std::swap(unit_, other.unit_);
+    std::swap(data_, other.data_);
+    std::swap(slot_, other.slot_);
+  }
+  Engine* engine_ = nullptr;
+  int unit_ = -1;
+  const std::byte* data_ = nullptr;
+  int slot_ = -1;
+};
+
+/// A unit's gradient on the device: fp32, zeroed, to be added into on the compute stream. Valid until reduce().
+class UnitGradient {
+ public:
+  int unit() const { return unit_; }
+  /// Device address of a trainable parameter's gradient; null for a frozen one.
+  float* parameter(int parameter) const;
+
+ private:
+  friend class Engine;
+  const Layout* layout_ = nullptr;
+  int unit_ = -1;
+  float* data_ = nullptr;
+};
+
+struct EngineCounters {
+  std::int64_t steps = 0;          ///< updates made; what bias correction counts
+  std::int64_t skipped_steps = 0;
+  std::int64_t nvme_read_bytes = 0, nvme_written_bytes = 0;
+  std::int64_t gathers = 0, gather_hits = 0;  ///< hits: the unit was still on the device
+};
+
+/// One calling thread; several engines may live in a process. Errors of asynchronous work are thrown by the next
+/// call and by every later one. Device, communicator and trace must outlive the engine.
+class Engine {
+ public:
+  /// Reserves everything that the plan says and nothing later. Throws Error (resources) with the numbers, before
+  /// anything is allocated, where it does not fit; Error (io) for an unusable NVMe directory.
+  Engine(const Config& config, const Layout& layout, Device& device, Communicator& communicator,
+         Trace* trace = nullptr);
+  ~Engine();  ///< waits for work in progress, never throws
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// Fills a trainable or frozen parameter: source(first, values) writes elements [first, first + size) of it, and is
+  /// called in ascending pieces. Moments become zero. Outside a step only.
+  using Source = std::function<void(std::int64_t first, std::span<float> values)>;
+  void load(int parameter, const Source& source);
+  /// Reads the fp32 master weights: sink(first, values) in ascending pieces.
+  using Sink = std::function<void(std::int64_t first, std::span<const float> values)>;
+  void read(int parameter, const Sink& sink);
+
+  /// Between the last reduce() and step(): the gradient summed over micro-batches and uses (G of D5, not yet divided
+  /// by their number), in ascending pieces.
+  void read_gradient(int parameter, const Sink& sink);
+
+  void begin_step(const StepOptions& options);
+  /// Waits for the unit's last update. Views may be held at once up to the layout's live_units (one unit gathered
+  /// twice counts once); more is std::logic_error naming those held. Works outside a step too.
+  UnitView gather(int unit);
+  /// For use 0 .. uses-1 of a unit, once a micro-batch. Up to live_gradients at once.
+  UnitGradient gradient(int unit, int use = 0);
+  /// The gradient of this use and micro-batch is complete in the compute stream's order. Asynchronous.
+  void reduce(int unit, int use = 0);
+  /// Ends the step: norm, clipping, update. What was not reduced counts as zero.
+  StepTicket step();
+  void drain();
+
+  const Layout& layout() const;
+  const Config& config() const;
+  const Plan& plan() const;
+  const Budget& budget(Tier tier) const;  ///< what is in use, by name
+  EngineCounters counters() const;
+
+ private:
+  friend class UnitView;
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace spillway
