@@ -1,13 +1,13 @@
 #pragma once
-// The formulas of the optimizer for one element, on the host and on a device. They fix every bit: each operation
-// is named, in order, with explicit fused multiply-adds, so that a vectorised form on any ISA gives the same result
-// (with -ffp-contract=off, subnormals kept and rounding to nearest).
+// The formulas of the optimizer for one element, on the host and on a device. They fix every bit: each
+// operation is named, in order, with explicit fused multiply-adds, so that a vectorised form on any ISA gives
+// the same result (with -ffp-contract=off, subnormals kept and rounding to nearest).
+#include "dtype.h"
+
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <stdexcept>
-
-#include "dtype.h"
 
 #if defined(__CUDACC__)
 #define SPILLWAY_HOST_DEVICE __host__ __device__
@@ -48,7 +48,9 @@ SPILLWAY_HOST_DEVICE constexpr std::uint32_t magnitude_bits(float x) {
   return std::bit_cast<std::uint32_t>(x) & 0x7fffffffu;
 }
 /// Neither infinite nor NaN.
-SPILLWAY_HOST_DEVICE constexpr bool is_finite(float x) { return magnitude_bits(x) < kInfiniteBits; }
+SPILLWAY_HOST_DEVICE constexpr bool is_finite(float x) {
+  return magnitude_bits(x) < kInfiniteBits;
+}
 /// The master is finite, and so is the bf16 half that the device computes with.
 SPILLWAY_HOST_DEVICE constexpr bool has_finite_weight(float master) {
   return magnitude_bits(master) < kInfiniteHighBits;
@@ -89,9 +91,10 @@ constexpr double integer_power(double base, std::int64_t exponent) {
 }
 }  // namespace update_detail
 
-/// The coefficients of one step of one group. `step` counts from 1 and is the caller's: nothing here remembers it,
-/// so every shard of a step has the same bias correction. `gradient_factor` = clip / (micro_batches * world).
-/// std::logic_error where a value is outside its range (the configuration refuses such values by name before).
+/// The coefficients of one step of one group. `step` counts from 1 and is the caller's: nothing here remembers
+/// it, so every shard of a step has the same bias correction. `gradient_factor` = clip / (micro_batches *
+/// world). std::logic_error where a value is outside its range (the configuration refuses such values by name
+/// before).
 inline AdamCoefficients adam_coefficients(const AdamHyper& hyper, std::int64_t step, double gradient_factor) {
   const auto is_beta = [](double beta) { return beta >= 0.0 && beta < 1.0; };
   const auto is_rate = [](double x) { return x >= 0.0 && std::isfinite(x); };
@@ -127,8 +130,8 @@ struct AdamElement {
 ///   m  = beta1 m + (1 - beta1) g
 ///   v  = beta2 v + (1 - beta2) g g
 ///   p  = p (1 - lr weight_decay) - lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
-/// Where the denominator is 0 (eps = 0 and v = 0: no gradient yet, or only such whose square underflows) nothing is
-/// known about the scale of g, and the quotient is defined as 0: only the decay acts.
+/// Where the denominator is 0 (eps = 0 and v = 0: no gradient yet, or only such whose square underflows)
+/// nothing is known about the scale of g, and the quotient is defined as 0: only the decay acts.
 SPILLWAY_HOST_DEVICE inline AdamElement adam_update(AdamElement element, float gradient,
                                                     const AdamCoefficients& c) {
   float g = gradient * c.gradient_factor;
