@@ -1,0 +1,78 @@
+#pragma once
+// Random numbers by counter: the value at a place follows from (seed, step, stream, element) alone, so that it
+// is the same for every thread count, tier and order of calls (D9).
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <numbers>
+#include <span>
+
+namespace spillway {
+
+/// What a sequence of numbers is for. A parameter's stream is its index in the layout; other purposes count
+/// down from the top.
+inline constexpr std::uint32_t kDataOrderStream = 0xffffffffu;
+inline constexpr std::uint32_t kSamplingStream = 0xfffffffeu;
+
+/// Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
+constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
+                                                  std::array<std::uint32_t, 2> key) {
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t product0 = std::uint64_t{0xD2511F53u} * counter[0];
+    const std::uint64_t product1 = std::uint64_t{0xCD9E8D57u} * counter[2];
+    counter = {
+        static_cast<std::uint32_t>(product1 >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(product1),
+        static_cast<std::uint32_t>(product0 >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(product0)};
+    key[0] += 0x9E3779B9u;
+    key[1] += 0xBB67AE85u;
+  }
+  return counter;
+}
+
+/// One stream of one step under a seed. Blocks are numbered from 0; each gives four values.
+struct RandomStream {
+  std::uint64_t seed = 0;
+  std::uint32_t step = 0;
+  std::uint32_t stream = 0;
+
+  constexpr std::array<std::uint32_t, 4> words(std::uint64_t block) const {
+    return philox4x32(
+        {static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), stream, step},
+        {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+  }
+
+  /// In [0, 1), a multiple of 2^-53; one for each element.
+  constexpr double uniform(std::uint64_t element) const {
+    const auto w = words(element);
+    return static_cast<double>(((std::uint64_t{w[1]} << 32) | w[0]) >> 11) * 0x1p-53;
+  }
+
+  /// Standard normal values of the elements 4 * block to 4 * block + 3, by Box and Muller's transform in double
+  /// of uniforms with 32 bits: none is beyond 6.7 standard deviations.
+  std::array<double, 4> normals(std::uint64_t block) const {
+    const auto w = words(block);
+    std::array<double, 4> values{};
+    for (std::size_t pair = 0; pair < 4; pair += 2) {
+      const double radius = std::sqrt(-2.0 * std::log((static_cast<double>(w[pair]) + 1.0) * 0x1p-32));
+      const double angle = 2.0 * std::numbers::pi * static_cast<double>(w[pair + 1]) * 0x1p-32;
+      values[pair] = radius * std::cos(angle);
+      values[pair + 1] = radius * std::sin(angle);
+    }
+    return values;
+  }
+
+  /// values[i] = deviation * normal of element first + i; the same for every way of cutting a range into
+  /// pieces.
+  void fill_normal(std::uint64_t first, std::span<float> values, double deviation) const {
+    for (std::size_t i = 0; i < values.size();) {
+      const std::uint64_t element = first + i;
+      const auto block = normals(element / 4);
+      for (auto lane = static_cast<std::size_t>(element % 4); lane < 4 && i < values.size(); ++lane, ++i) {
+        values[i] = static_cast<float>(deviation * block[lane]);
+      }
+    }
+  }
+};
+
+}  // namespace spillway
