@@ -32,6 +32,10 @@ struct LayoutOptions {
 
 constexpr std::int64_t kElementAlignment = 128;
 
+constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
 class Layout {
  public:
   struct Parameter {

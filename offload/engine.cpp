@@ -1,0 +1,371 @@
+#include "engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <exception>
+#include <optional>
+#include <stdexcept>
+
+#include <fmt/format.h>
+
+#include "../core/communicator.h"
+#include "../core/error.h"
+#include "context.h"
+#include "gradient_stream.h"
+#include "optimizer_stream.h"
+#include "parameter_stream.h"
+
+namespace spillway {
+namespace {
+
+int threads_or_default(int threads) { return threads > 0 ? threads : available_processors(); }
+
+cpu_adam::Isa chosen_isa() {
+  const char* requested = std::getenv("SPILLWAY_ISA");
+  return cpu_adam::select_isa(requested == nullptr ? "" : requested);
+}
+
+/// In the order of Swap's requests: parameters, then records.
+std::vector<Swap::Request> swap_requests(const Config& config, const Plan& plan) {
+  std::vector<Swap::Request> requests;
+  const auto add = [&](Tier tier, const char* name, const std::string& directory, const char* key) {
+    if (tier != Tier::nvme) return;
+    if (directory.empty()) {
+      throw Error(ErrorKind::configuration, fmt::format("{} on nvme need a directory", name),
+                  {.hint = fmt::format("give --nvme-path, or {} in the configuration", key)});
+    }
+    if (const std::int64_t bytes = plan.nvme.bytes_of(name); bytes > 0) requests.push_back({name, directory, bytes});
+  };
+  add(config.parameter_tier, "parameters", config.parameter_nvme_path, "zero_optimization.offload_param.nvme_path");
+  add(config.optimizer_tier, "optimizer records", config.optimizer_nvme_path,
+      "zero_optimization.offload_optimizer.nvme_path");
+  return requests;
+}
+
+}  // namespace
+
+struct Engine::State {
+  State(const Config& c, const Layout& l, Device& d, Communicator& communicator, Trace* t)
+      : config(c), layout(l), device(d), plan(checked_plan(c, l, d, communicator)), host(Tier::host, c.host_memory),
+        nvme(Tier::nvme), workers(threads_or_default(c.update_threads)) {
+    host.set_trace(t);
+    nvme.set_trace(t);
+    const StateSizes sizes(config);
+    const cpu_adam::Isa isa = chosen_isa();
+    context.emplace(Context{config, layout, sizes, Chunks(layout, sizes), device, host, workers, isa,
+                            DeviceState(device, workers, isa), t});
+    const auto requests = swap_requests(config, plan);
+    if (!requests.empty()) swap.emplace(nvme, requests);
+    const auto region = [&](const char* name) {
+      for (std::size_t i = 0; i < requests.size(); ++i) {
+        if (requests[i].name == name) return swap->region(i);
+      }
+      return Swap::Region{};
+    };
+    Swap* swap_or_null = swap ? &*swap : nullptr;
+    parameters.emplace(*context, swap_or_null, region("parameters"));
+    gradients.emplace(*context);
+    optimizer.emplace(*context, *parameters, swap_or_null, region("optimizer records"));
+    conversion = Memory(host, "conversion", kConversionElements * 4);
+  }
+
+  static Plan checked_plan(const Config& config, const Layout& layout, Device& device, Communicator& communicator) {
+    if (communicator.world() != 1 || layout.options().world != 1) {
+      throw Error(ErrorKind::configuration, "the engine partitions over one rank only as yet");
+    }
+    if (config.state_format != "fp32") {
+      throw Error(ErrorKind::configuration, fmt::format("state format {} is not built yet", config.state_format),
+                  {.hint = "use state_format fp32"});
+    }
+    if (config.accumulation < 1) throw std::logic_error("Engine: accumulation below 1");
+    check_plan(layout, config, device.budget().limit(), config.host_memory);
+    return make_plan(layout, config);
+  }
+
+  /// Every public call passes here: the first error is thrown by all later calls (D13).
+  template <class Work>
+  auto guarded(Work&& work) {
+    if (failure) std::rethrow_exception(failure);
+    try {
+      device.check();
+      return work();
+    } catch (const std::logic_error&) {
+      throw;  // misuse: nothing has been done
+    } catch (...) {
+      failure = std::current_exception();
+      throw;
+    }
+  }
+
+  const Layout::Parameter& parameter(int index) const {
+    if (index < 0 || index >= static_cast<int>(layout.parameters().size())) {
+      throw std::logic_error(fmt::format("there is no parameter {}", index));
+    }
+    return layout.parameters()[static_cast<std::size_t>(index)];
+  }
+  void check_unit(int unit) const {
+    if (unit < 0 || unit >= static_cast<int>(layout.units().size())) {
+      throw std::logic_error(fmt::format("there is no unit {}", unit));
+    }
+  }
+  void check_step_open(bool expected, const char* call) const {
+    if (in_step != expected) {
+      throw std::logic_error(fmt::format("{} belongs {} begin_step() and step()", call, expected ? "between" : "outside of"));
+    }
+  }
+  void check_no_views(const char* call) const {
+    if (const std::string held = parameters->held(); !held.empty()) {
+      throw std::logic_error(fmt::format("{}: there are views of {}; release them first", call, held));
+    }
+  }
+
+  const Config config;
+  const Layout layout;
+  Device& device;
+  const Plan plan;
+  Budget host, nvme;
+  Workers workers;
+  std::optional<Context> context;
+  std::optional<Swap> swap;
+  std::optional<ParameterStream> parameters;
+  std::optional<GradientStream> gradients;
+  std::optional<OptimizerStream> optimizer;
+  Memory conversion;
+  StepOptions step_options;
+  bool in_step = false;
+  EngineCounters counters;
+  std::exception_ptr failure;
+};
+
+Engine::Engine(const Config& config, const Layout& layout, Device& device, Communicator& communicator, Trace* trace)
+    : state_(std::make_unique<State>(config, layout, device, communicator, trace)) {}
+
+Engine::~Engine() {
+  for (const Lane lane : {Lane::compute, Lane::communicate, Lane::copy_down, Lane::copy_up}) {
+    state_->device.stream(lane).record().wait();
+  }
+}
+
+void Engine::load(int index, const Source& source) {
+  State& s = *state_;
+  s.guarded([&] {
+    const Layout::Parameter& p = s.parameter(index);
+    s.check_step_open(false, "load()");
+    s.check_no_views("load()");
+    s.device.synchronize();
+    s.parameters->invalidate(p.unit);
+    float* piece = s.conversion.as<float>();
+    s.optimizer->visit(p.unit, p.offset, p.offset + p.elements, true, [&](const OptimizerStream::Chunk& chunk) {
+      const auto planes = chunk.planes(s.context->sizes);
+      const std::int64_t end = std::min(p.offset + p.elements, chunk.first + chunk.elements);
+      for (std::int64_t at = std::max(p.offset, chunk.first); at < end;) {
+        const std::int64_t n = std::min(kConversionElements, end - at);
+        source(at - p.offset, std::span<float>(piece, static_cast<std::size_t>(n)));
+        for (std::int64_t i = 0; i < n; ++i) {
+          const std::int64_t e = at - chunk.first + i;
+          std::visit(
+              [&](const auto& pl) {
+                if constexpr (std::is_same_v<std::decay_t<decltype(pl)>, cpu_adam::FullPlanes>) {
+                  pl.master[e] = piece[i];
+                } else if (p.trainable) {
+                  const SplitMaster halves = split_master(piece[i]);
+                  pl.high[e] = halves.high;
+                  pl.low[e] = halves.low;
+                } else {
+                  pl.high[e] = to_bf16(piece[i]);
+                }
+                if (p.trainable) pl.m[e] = pl.v[e] = 0.0f;
+              },
+              planes);
+        }
+        at += n;
+      }
+    });
+  });
+}
+
+void Engine::read(int index, const Sink& sink) {
+  State& s = *state_;
+  s.guarded([&] {
+    const Layout::Parameter& p = s.parameter(index);
+    s.device.synchronize();
+    float* piece = s.conversion.as<float>();
+    s.optimizer->visit(p.unit, p.offset, p.offset + p.elements, false, [&](const OptimizerStream::Chunk& chunk) {
+      const auto planes = chunk.planes(s.context->sizes);
+      const std::int64_t end = std::min(p.offset + p.elements, chunk.first + chunk.elements);
+      for (std::int64_t at = std::max(p.offset, chunk.first); at < end;) {
+        const std::int64_t n = std::min(kConversionElements, end - at);
+        for (std::int64_t i = 0; i < n; ++i) {
+          const std::int64_t e = at - chunk.first + i;
+          piece[i] = std::visit(
+              [&](const auto& pl) {
+                if constexpr (std::is_same_v<std::decay_t<decltype(pl)>, cpu_adam::FullPlanes>) {
+                  return pl.master[e];
+                } else {
+                  return p.trainable ? join_master(pl.high[e], pl.low[e]) : to_float(pl.high[e]);
+                }
+              },
+              planes);
+        }
+        sink(at - p.offset, std::span<const float>(piece, static_cast<std::size_t>(n)));
+        at += n;
+      }
+    });
+  });
+}
+
+void Engine::read_gradient(int index, const Sink& sink) {
+  State& s = *state_;
+  s.guarded([&] {
+    const Layout::Parameter& p = s.parameter(index);
+    s.check_step_open(true, "read_gradient()");
+    if (!p.trainable) throw std::logic_error(fmt::format("read_gradient(): {} is frozen", p.name));
+    for (std::int64_t at = 0; at < p.elements; at += kConversionElements) {
+      const std::int64_t n = std::min(kConversionElements, p.elements - at);
+      s.gradients->read(p.unit, p.offset + at, n, s.conversion.as<float>());
+      sink(at, std::span<const float>(s.conversion.as<float>(), static_cast<std::size_t>(n)));
+    }
+  });
+}
+
+void Engine::begin_step(const StepOptions& options) {
+  State& s = *state_;
+  s.guarded([&] {
+    s.check_step_open(false, "begin_step()");
+    if (static_cast<int>(options.groups.size()) < s.layout.groups()) {
+      throw std::logic_error(fmt::format("begin_step(): {} groups of hyper-parameters for {} in the layout",
+                                         options.groups.size(), s.layout.groups()));
+    }
+    if (options.micro_batches < 1 || options.micro_batches > s.config.accumulation) {
+      throw std::logic_error(fmt::format("begin_step(): {} micro-batches, the configuration reserves room for 1 to {}",
+                                         options.micro_batches, s.config.accumulation));
+    }
+    s.step_options = options;
+    s.gradients->begin_step(options.micro_batches);
+    s.in_step = true;
+  });
+}
+
+UnitView Engine::gather(int unit) {
+  State& s = *state_;
+  return s.guarded([&] {
+    s.check_unit(unit);
+    const ParameterStream::View view = s.parameters->gather(unit);
+    ++s.counters.gathers;
+    if (view.was_there) ++s.counters.gather_hits;
+    UnitView result;
+    result.engine_ = this;
+    result.unit_ = unit;
+    result.data_ = view.data;
+    result.slot_ = view.slot;
+    return result;
+  });
+}
+
+UnitGradient Engine::gradient(int unit, int use) {
+  State& s = *state_;
+  return s.guarded([&] {
+    s.check_unit(unit);
+    s.check_step_open(true, "gradient()");
+    UnitGradient result;
+    result.layout_ = &s.layout;
+    result.unit_ = unit;
+    result.data_ = s.gradients->open(unit, use);
+    return result;
+  });
+}
+
+void Engine::reduce(int unit, int use) {
+  State& s = *state_;
+  s.guarded([&] {
+    s.check_unit(unit);
+    s.check_step_open(true, "reduce()");
+    s.gradients->reduce(unit, use);
+  });
+}
+
+StepTicket Engine::step() {
+  State& s = *state_;
+  return s.guarded([&] {
+    s.check_step_open(true, "step()");
+    s.check_no_views("step()");
+    const cpu_adam::SquaredNorm norm = s.gradients->finish();
+    s.device.synchronize();
+    s.in_step = false;
+    const double average = 1.0 / s.step_options.micro_batches;
+    StepResult result{.gradient_norm = std::sqrt(norm.sum_of_squares) * average};
+    if (s.config.check_finite && !norm.finite) {
+      ++s.counters.skipped_steps;
+      result.skipped = true;
+      return StepTicket(result);
+    }
+    // torch.nn.utils.clip_grad_norm_: the factor is max_norm / (norm + 1e-6), where that is below 1.
+    double factor = average;
+    if (s.config.gradient_clipping > 0) {
+      factor *= std::min(1.0, s.config.gradient_clipping / (result.gradient_norm + 1e-6));
+    }
+    std::vector<AdamCoefficients> coefficients;
+    for (const AdamHyper& group : s.step_options.groups) {
+      coefficients.push_back(adam_coefficients(group, s.counters.steps + 1, factor));
+    }
+    for (int unit = 0; unit < static_cast<int>(s.layout.units().size()); ++unit) s.parameters->invalidate(unit);
+    const bool non_finite = s.optimizer->update(*s.gradients, coefficients);
+    ++s.counters.steps;
+    if (non_finite) {
+      throw Error(ErrorKind::numerics, fmt::format("a weight or moment is no longer finite after step {}", s.counters.steps),
+                  {.hint = "lower the learning rate, or set gradient_clipping"});
+    }
+    return StepTicket(result);
+  });
+}
+
+void Engine::drain() {
+  State& s = *state_;
+  s.guarded([&] {
+    s.device.synchronize();
+    if (s.swap) s.swap->queue().drain();
+  });
+}
+
+const Layout& Engine::layout() const { return state_->layout; }
+const Config& Engine::config() const { return state_->config; }
+const Plan& Engine::plan() const { return state_->plan; }
+
+const Budget& Engine::budget(Tier tier) const {
+  return tier == Tier::device ? state_->device.budget() : tier == Tier::host ? state_->host : state_->nvme;
+}
+
+EngineCounters Engine::counters() const {
+  EngineCounters counters = state_->counters;
+  if (state_->swap) {
+    const aio::QueueCounters io = state_->swap->queue().counters();
+    counters.nvme_read_bytes = io.read_bytes;
+    counters.nvme_written_bytes = io.written_bytes;
+  }
+  return counters;
+}
+
+const void* UnitView::parameter(int parameter) const {
+  const auto& layout = engine_->state_->layout;
+  const Layout::Parameter& p = engine_->state_->parameter(parameter);
+  if (p.unit != unit_) {
+    throw std::logic_error(fmt::format("parameter {} is not of unit {}", p.name,
+                                       layout.units()[static_cast<std::size_t>(unit_)].name));
+  }
+  return data_ + p.offset * engine_->state_->context->sizes.weight_bytes;
+}
+
+void UnitView::release() noexcept {
+  if (engine_ == nullptr) return;
+  engine_->state_->parameters->release(unit_, slot_);
+  engine_ = nullptr;
+}
+
+float* UnitGradient::parameter(int parameter) const {
+  const Layout::Parameter& p = layout_->parameters().at(static_cast<std::size_t>(parameter));
+  if (p.unit != unit_) throw std::logic_error(fmt::format("parameter {} is not of this unit", p.name));
+  return p.trainable ? data_ + p.offset : nullptr;
+}
+
+}  // namespace spillway

@@ -1,0 +1,212 @@
+#include "gradient_stream.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include <fmt/format.h>
+
+#include "context.h"
+
+namespace spillway {
+
+GradientStream::GradientStream(const Context& context)
+    : context_(context), on_device_(context.config.optimizer_tier == Tier::device) {
+  const Layout& layout = context.layout;
+  const std::int64_t largest = layout.largest_trainable();
+  const int slots = layout.options().live_gradients;
+  slot_memory_ = context.device.allocate("gradient slots", slots * largest * 4);
+  for (int i = 0; i < slots; ++i) {
+    slots_.push_back({.data = slot_memory_.as<float>() + i * largest, .buffer = context.next_buffer_id()});
+  }
+  std::int64_t planes_bytes = 0, largest_sum = 0;
+  for (const Layout::Unit& unit : layout.units()) {
+    const GradientPlanes form(unit, context.config);
+    planes_bytes += form.bytes;
+    if (form.is_sum) largest_sum = std::max(largest_sum, unit.trainable);
+  }
+  planes_memory_ = on_device_ ? context.device.allocate("gradients", planes_bytes)
+                              : Memory(context.host, "gradients", planes_bytes);
+  std::byte* planes = planes_memory_.data();
+  for (const Layout::Unit& unit : layout.units()) {
+    const GradientPlanes form(unit, context.config);
+    units_.push_back({.planes = planes, .form = form, .reduced = std::vector<int>(static_cast<std::size_t>(unit.uses)),
+                      .norm = {}, .buffer = context.next_buffer_id()});
+    planes += form.bytes;
+  }
+  // On the device one wire slot is enough: whoever fills and empties it does so on one stream.
+  const std::int64_t wire_bytes = (on_device_ ? largest_sum : largest) * context.sizes.weight_bytes;
+  wire_memory_ = context.device.allocate("gradient wire", (on_device_ ? 1 : kStagingSlots) * wire_bytes);
+  if (!on_device_) {
+    staging_memory_ = Memory(context.host, "gradient staging", kStagingSlots * largest_sum * context.sizes.weight_bytes);
+  }
+  for (int i = 0; i < kStagingSlots; ++i) {
+    Pair& pair = pairs_[static_cast<std::size_t>(i)];
+    pair.wire = wire_memory_.data() + (on_device_ ? 0 : i * wire_bytes);
+    pair.staging = staging_memory_.data() + i * largest_sum * context.sizes.weight_bytes;
+  }
+  sums_memory_ = Memory(context.host, "norm sums", cpu_adam::norm_blocks(largest) * 8);
+}
+
+void GradientStream::begin_step(int micro_batches) {
+  micro_batches_ = micro_batches;
+  for (UnitState& state : units_) {
+    std::fill(state.reduced.begin(), state.reduced.end(), 0);
+    state.norm = {};
+    state.complete = false;
+  }
+}
+
+/// The stream in whose order gradients reach their planes.
+Stream& GradientStream::landing() const { return context_.stream(on_device_ ? Lane::compute : Lane::copy_down); }
+
+std::byte* GradientStream::plane(const UnitState& state, int unit, int use) const {
+  return state.planes + use * context_.unit(unit).trainable * size_of(state.form.type);
+}
+
+float* GradientStream::open(int unit, int use) {
+  const Layout::Unit& shape = context_.unit(unit);
+  const UnitState& state = units_[static_cast<std::size_t>(unit)];
+  if (use < 0 || use >= shape.uses) {
+    throw std::logic_error(fmt::format("gradient({}): use {} of {}", shape.name, use, shape.uses));
+  }
+  if (state.reduced[static_cast<std::size_t>(use)] == micro_batches_) {
+    throw std::logic_error(fmt::format("gradient({}): use {} has been reduced for all {} micro-batches of this step",
+                                       shape.name, use, micro_batches_));
+  }
+  std::string held;
+  Slot* free = nullptr;
+  for (Slot& slot : slots_) {
+    if (slot.unit == unit && slot.use == use) return slot.data;
+    if (slot.unit < 0) {
+      free = &slot;
+    } else {
+      held += (held.empty() ? "" : ", ") + context_.unit(slot.unit).name;
+    }
+  }
+  if (free == nullptr) {
+    throw std::logic_error(fmt::format(
+        "gradient({}): all {} gradient slots are held by {}; reduce one, or declare more live gradients in the layout",
+        shape.name, slots_.size(), held));
+  }
+  // Whoever read the slot before did so on the compute stream, or before an event that the compute stream waited for.
+  context_.stream(Lane::compute).zero(free->data, shape.trainable * 4, "zero gradient", unit);
+  free->unit = unit;
+  free->use = use;
+  context_.trace_buffer(BufferAction::own, free->buffer, unit, "gradient", Tier::device, shape.trainable * 4, "gradient");
+  return free->data;
+}
+
+void GradientStream::reduce(int unit, int use) {
+  const Layout::Unit& shape = context_.unit(unit);
+  UnitState& state = units_[static_cast<std::size_t>(unit)];
+  const auto slot = std::find_if(slots_.begin(), slots_.end(),
+                                 [&](const Slot& s) { return s.unit == unit && s.use == use; });
+  if (slot == slots_.end()) {
+    throw std::logic_error(fmt::format("reduce({}): there is no gradient of use {} to reduce", shape.name, use));
+  }
+  const std::int64_t n = shape.trainable, bytes = n * context_.sizes.weight_bytes;
+  const DType wire_type = context_.sizes.weight;
+  const bool first = state.reduced[static_cast<std::size_t>(use)] == 0;
+  std::byte* target = plane(state, unit, use);
+  Stream& compute = context_.stream(Lane::compute);
+  Pair& pair = pairs_[next_pair_];
+  next_pair_ = (next_pair_ + 1) % pairs_.size();
+
+  if (on_device_) {
+    std::byte* rounded = state.form.is_sum ? pair.wire : target;
+    context_.device_state.cast(compute, rounded, wire_type, slot->data, n, unit);
+    if (state.form.is_sum) {
+      context_.device_state.accumulate(compute, reinterpret_cast<float*>(target), {rounded, wire_type}, n, first, unit);
+    }
+  } else {
+    Stream& down = context_.stream(Lane::copy_down);
+    compute.wait(pair.emptied);
+    context_.device_state.cast(compute, pair.wire, wire_type, slot->data, n, unit);
+    down.wait(compute.record());
+    std::byte* landed = state.form.is_sum ? pair.staging : target;
+    down.copy(landed, pair.wire, bytes, "gradient", unit);
+    pair.emptied = down.record();
+    if (state.form.is_sum) {
+      // On the host, in the order in which gradients land: staging is overwritten by a later copy of this stream only.
+      context_.device_state.accumulate(down, reinterpret_cast<float*>(target), {landed, wire_type}, n, first, unit);
+    }
+  }
+  context_.trace_buffer(BufferAction::own, slot->buffer, -1, "gradient", Tier::device, 0, "reduce");
+  context_.trace_buffer(BufferAction::move, state.buffer, unit, "gradient", on_device_ ? Tier::device : Tier::host,
+                        n * size_of(state.form.type), "reduce");
+  slot->unit = -1;
+  ++state.reduced[static_cast<std::size_t>(use)];
+  if (std::all_of(state.reduced.begin(), state.reduced.end(), [&](int count) { return count == micro_batches_; })) {
+    complete(unit);
+  }
+}
+
+void GradientStream::complete(int unit) {
+  UnitState& state = units_[static_cast<std::size_t>(unit)];
+  const std::int64_t n = context_.unit(unit).trainable;
+  Stream& stream = landing();
+  auto* sums = sums_memory_.as<double>();
+  state.complete = true;
+  if (n == 0) return;  // nothing but frozen parameters
+  for (int use = 0; use < state.form.planes; ++use) {
+    if (state.reduced[static_cast<std::size_t>(use)] == 0) {
+      stream.zero(plane(state, unit, use), n * size_of(state.form.type), "no gradient", unit);
+    }
+  }
+  for (int use = 1; use < state.form.planes; ++use) {
+    context_.device_state.accumulate(stream, reinterpret_cast<float*>(state.planes),
+                                     {plane(state, unit, use), state.form.type}, n, false, unit);
+  }
+  context_.device_state.square_sums(stream, gradient(unit), n, sums, unit);
+  stream.call(
+      "norm",
+      [norm = &state.norm, sums, n] {
+        norm->add(std::span<const double>(sums, static_cast<std::size_t>(cpu_adam::norm_blocks(n))));
+      },
+      unit);
+}
+
+cpu_adam::SquaredNorm GradientStream::finish() {
+  for (const Slot& slot : slots_) {
+    if (slot.unit >= 0) {
+      throw std::logic_error(fmt::format("step(): the gradient of {} has not been reduced", context_.unit(slot.unit).name));
+    }
+  }
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (!units_[unit].complete) complete(static_cast<int>(unit));
+  }
+  landing().synchronize();
+  cpu_adam::SquaredNorm whole;  // units in their order in the layout, whatever the order in which they landed
+  for (const UnitState& state : units_) {
+    whole.sum_of_squares += state.norm.sum_of_squares;
+    whole.finite = whole.finite && state.norm.finite;
+  }
+  return whole;
+}
+
+cpu_adam::Gradient GradientStream::gradient(int unit) const {
+  const UnitState& state = units_[static_cast<std::size_t>(unit)];
+  return {state.planes, state.form.type};
+}
+
+void GradientStream::read(int unit, std::int64_t first, std::int64_t n, float* destination) {
+  const UnitState& state = units_[static_cast<std::size_t>(unit)];
+  Stream& stream = landing();
+  // Where the uses have been added up already, plane 0 holds the sum.
+  const int planes = state.complete ? 1 : state.form.planes;
+  std::fill(destination, destination + n, 0.0f);
+  std::vector<std::byte> piece(static_cast<std::size_t>(n * size_of(state.form.type)));
+  for (int use = 0; use < planes; ++use) {
+    if (!state.complete && state.reduced[static_cast<std::size_t>(use)] == 0) continue;
+    stream.copy(piece.data(), plane(state, unit, use) + first * size_of(state.form.type),
+                static_cast<std::int64_t>(piece.size()), "read gradient", unit);
+    stream.synchronize();
+    for (std::int64_t i = 0; i < n; ++i) {
+      destination[i] += state.form.type == DType::fp32 ? reinterpret_cast<const float*>(piece.data())[i]
+                                                       : to_float(reinterpret_cast<const BFloat16*>(piece.data())[i]);
+    }
+  }
+}
+
+}  // namespace spillway

@@ -1,0 +1,97 @@
+#include "layout.h"
+
+#include <algorithm>
+#include <set>
+#include <stdexcept>
+
+#include <fmt/format.h>
+
+namespace spillway {
+namespace {
+
+std::int64_t elements_of(const ParameterSpec& spec) {
+  std::int64_t elements = 1;
+  for (const std::int64_t extent : spec.shape) {
+    if (extent < 1 || elements > (std::int64_t{1} << 56) / extent) {
+      throw std::logic_error(fmt::format("parameter {}: an extent of {} is not possible", spec.name, extent));
+    }
+    elements *= extent;
+  }
+  return elements;
+}
+
+}  // namespace
+
+Layout::Layout(const std::vector<UnitSpec>& units, LayoutOptions options) : options_(std::move(options)) {
+  if (units.empty()) throw std::logic_error("a layout needs at least one unit");
+  if (options_.world < 1 || options_.live_units < 1 || options_.live_gradients < 1) {
+    throw std::logic_error("a layout needs a world, a live unit and a live gradient of at least 1");
+  }
+  std::set<std::string> names;
+  for (const UnitSpec& spec : units) {
+    if (spec.parameters.empty() || spec.uses < 1) {
+      throw std::logic_error(fmt::format("unit {}: it needs a parameter and a use", spec.name));
+    }
+    Unit unit{.name = spec.name, .uses = spec.uses};
+    const int unit_index = static_cast<int>(units_.size());
+    const int first = static_cast<int>(parameters_.size());
+    for (const ParameterSpec& p : spec.parameters) {
+      if (!names.insert(p.name).second) throw std::logic_error(fmt::format("parameter {} is declared twice", p.name));
+      if (p.group < 0) throw std::logic_error(fmt::format("parameter {}: group {}", p.name, p.group));
+      parameters_.push_back({p.name, p.shape, p.group, p.trainable, unit_index, elements_of(p), 0});
+    }
+    const std::int64_t border = kElementAlignment * options_.world;
+    for (const bool trainable : {true, false}) {
+      for (int i = first; i < static_cast<int>(parameters_.size()); ++i) {
+        Parameter& p = parameters_[static_cast<std::size_t>(i)];
+        if (p.trainable != trainable) continue;
+        p.offset = unit.elements;
+        unit.elements = round_up(unit.elements + p.elements, kElementAlignment);
+        unit.parameters.push_back(i);
+      }
+      unit.elements = round_up(unit.elements, border);
+      if (trainable) unit.trainable = unit.elements;
+    }
+    units_.push_back(std::move(unit));
+  }
+}
+
+int Layout::parameter(const std::string& name) const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].name == name) return static_cast<int>(i);
+  }
+  throw std::logic_error(fmt::format("no parameter is named {}", name));
+}
+
+int Layout::unit(const std::string& name) const {
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    if (units_[i].name == name) return static_cast<int>(i);
+  }
+  throw std::logic_error(fmt::format("no unit is named {}", name));
+}
+
+std::int64_t Layout::parameter_count() const {
+  std::int64_t count = 0;
+  for (const Parameter& p : parameters_) count += p.elements;
+  return count;
+}
+
+std::int64_t Layout::largest_unit() const {
+  std::int64_t largest = 0;
+  for (const Unit& u : units_) largest = std::max(largest, u.elements);
+  return largest;
+}
+
+std::int64_t Layout::largest_trainable() const {
+  std::int64_t largest = 0;
+  for (const Unit& u : units_) largest = std::max(largest, u.trainable);
+  return largest;
+}
+
+int Layout::groups() const {
+  int groups = 1;
+  for (const Parameter& p : parameters_) groups = std::max(groups, p.group + 1);
+  return groups;
+}
+
+}  // namespace spillway

@@ -1,0 +1,139 @@
+#include "plan.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "../core/error.h"
+#include "../core/size.h"
+#include "../cpu_adam/norm.h"
+
+namespace spillway {
+
+StateSizes::StateSizes(const Config& config)
+    : weight(config.precision),
+      weight_bytes(size_of(config.precision)),
+      record_bytes(config.precision == DType::fp32 ? 8 : 10) {}
+
+Chunks::Chunks(const Layout& layout, const StateSizes& sizes)
+    : elements(std::min<std::int64_t>(1 << 18, round_up(layout.largest_unit(), 2048))),
+      record_bytes(round_up(elements * sizes.record_bytes, kBlockBytes)),
+      weight_bytes(elements * sizes.weight_bytes) {}
+
+std::int64_t Chunks::unit_record_bytes(const Layout::Unit& unit, const StateSizes& sizes) const {
+  return unit.trainable / elements * record_bytes + round_up(unit.trainable % elements * sizes.record_bytes, kBlockBytes);
+}
+
+GradientPlanes::GradientPlanes(const Layout::Unit& unit, const Config& config)
+    : planes(unit.uses), is_sum(config.accumulation > 1 || unit.uses > 1) {
+  type = is_sum ? DType::fp32 : StateSizes(config).weight;
+  bytes = planes * unit.trainable * size_of(type);
+}
+
+Plan make_plan(const Layout& layout, const Config& config) {
+  const StateSizes sizes(config);
+  const Chunks chunks(layout, sizes);
+  const auto& options = layout.options();
+  std::int64_t weights = 0, weights_in_file = 0, records = 0, gradients = 0, largest_sum = 0;
+  for (const Layout::Unit& unit : layout.units()) {
+    const GradientPlanes planes(unit, config);
+    weights += unit.elements * sizes.weight_bytes;
+    weights_in_file += round_up(unit.elements * sizes.weight_bytes, kBlockBytes);
+    records += chunks.unit_record_bytes(unit, sizes);
+    gradients += planes.bytes;
+    if (planes.is_sum) largest_sum = std::max(largest_sum, unit.trainable);
+  }
+  const bool update_on_device = config.optimizer_tier == Tier::device;
+  const std::int64_t weight_slots = kUpdateSlots * chunks.weight_bytes;
+
+  Plan plan;
+  for (const PlanEntry& entry : options.model_memory) plan.device.add(entry.name, entry.bytes);
+  if (config.parameter_tier == Tier::device) {
+    plan.device.add("parameters", weights);
+  } else {
+    plan.device.add("parameter slots", options.live_units * layout.largest_unit() * sizes.weight_bytes);
+  }
+  plan.device.add("gradient slots", options.live_gradients * layout.largest_trainable() * 4);
+  if (update_on_device) {
+    plan.device.add("optimizer records", records);
+    plan.device.add("gradients", gradients);
+    plan.device.add("gradient wire", largest_sum * sizes.weight_bytes);
+    if (config.parameter_tier != Tier::device) plan.device.add("update slots", weight_slots);
+  } else {
+    plan.device.add("gradient wire", kStagingSlots * layout.largest_trainable() * sizes.weight_bytes);
+  }
+
+  if (config.parameter_tier == Tier::host) plan.host.add("parameters", weights);
+  if (config.parameter_tier == Tier::nvme) {
+    plan.host.add("parameter staging", kStagingSlots * round_up(layout.largest_unit() * sizes.weight_bytes, kBlockBytes));
+  }
+  if (config.parameter_tier != Tier::host) plan.host.add("parameter update slots", weight_slots);
+  if (config.optimizer_tier == Tier::host) {
+    plan.host.add("optimizer records", records);
+  } else {
+    plan.host.add("optimizer slots", kUpdateSlots * chunks.record_bytes);
+  }
+  if (!update_on_device) {
+    plan.host.add("gradients", gradients);
+    plan.host.add("gradient staging", kStagingSlots * largest_sum * sizes.weight_bytes);
+  }
+  plan.host.add("norm sums", cpu_adam::norm_blocks(layout.largest_trainable()) * 8);
+  plan.host.add("conversion", kConversionElements * 4);
+
+  if (config.parameter_tier == Tier::nvme) plan.nvme.add("parameters", weights_in_file);
+  if (config.optimizer_tier == Tier::nvme) plan.nvme.add("optimizer records", records);
+  return plan;
+}
+
+namespace {
+
+std::string describe(const TierPlan& plan) {
+  std::string text;
+  for (const PlanEntry& entry : plan.entries) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", entry.name, format_size(entry.bytes));
+  }
+  return text;
+}
+
+/// The placement (words for it) that needs the least of a tier.
+std::string smallest_placement(const Layout& layout, const Config& config, Tier tier) {
+  std::int64_t smallest = -1;
+  std::string words;
+  for (const Tier parameters : kTiers) {
+    for (const Tier optimizer : kTiers) {
+      Config other = config;
+      other.parameter_tier = parameters;
+      other.optimizer_tier = optimizer;
+      const std::int64_t bytes = make_plan(layout, other).of(tier).total();
+      if (smallest >= 0 && bytes >= smallest) continue;
+      smallest = bytes;
+      words = fmt::format("{} ({} bytes) with --offload-parameters {} --offload-optimizer {}", format_size(bytes), bytes,
+                          name_of(parameters), name_of(optimizer));
+    }
+  }
+  return words;
+}
+
+void check_tier(const Layout& layout, const Config& config, const Plan& plan, Tier tier, std::int64_t limit) {
+  const std::int64_t needed = plan.of(tier).total();
+  if (limit < 0 || needed <= limit) return;
+  const auto& units = layout.units();
+  const auto largest = std::max_element(units.begin(), units.end(),
+                                        [](const auto& a, const auto& b) { return a.elements < b.elements; });
+  throw Error(ErrorKind::resources,
+              fmt::format("{} memory: {} are needed and the budget is {}: {}; the largest unit is {} with {} parameters",
+                          name_of(tier), format_size(needed), format_size(limit), describe(plan.of(tier)),
+                          largest->name, largest->elements),
+              {.hint = fmt::format("with this placement --{}-memory {} works; the smallest of all placements is {}",
+                                   name_of(tier), needed, smallest_placement(layout, config, tier))});
+}
+
+}  // namespace
+
+void check_plan(const Layout& layout, const Config& config, std::int64_t device_limit, std::int64_t host_limit) {
+  const Plan plan = make_plan(layout, config);
+  check_tier(layout, config, plan, Tier::device, device_limit);
+  check_tier(layout, config, plan, Tier::host, host_limit);
+}
+
+}  // namespace spillway

@@ -1,0 +1,56 @@
+#pragma once
+// How state lies in the tiers, and what a run occupies. The engine reserves exactly what make_plan says.
+#include <cstdint>
+
+#include "../core/config.h"
+#include "../core/dtype.h"
+#include "../core/plan.h"
+#include "layout.h"
+
+namespace spillway {
+
+/// Bytes and types of the state of one element.
+struct StateSizes {
+  explicit StateSizes(const Config& config);
+  DType weight;               ///< of the high plane, which the device computes with, and of a gradient that moves
+  std::int64_t weight_bytes;  ///< 2, or 4 with precision fp32
+  std::int64_t record_bytes;  ///< m and v (4 each) and, where the master is split, low (2)
+};
+
+/// A unit's records and high plane are cut into chunks of chunk_elements; a record chunk lies at a multiple of
+/// 4 KiB and holds its slice of m, of v and of low, in this order.
+struct Chunks {
+  Chunks(const Layout& layout, const StateSizes& sizes);
+
+  std::int64_t elements;      ///< of each chunk but a unit's last; a multiple of 2048, so that every slice of a
+                              ///< high plane begins at a multiple of 4 KiB
+  std::int64_t record_bytes;  ///< of a full chunk, a multiple of 4 KiB
+  std::int64_t weight_bytes;  ///< of a full chunk's high plane
+
+  std::int64_t count(const Layout::Unit& unit) const { return (unit.elements + elements - 1) / elements; }
+  /// Bytes of all record chunks of a unit.
+  std::int64_t unit_record_bytes(const Layout::Unit& unit, const StateSizes& sizes) const;
+};
+
+/// The gradients of one unit where the optimizer finds them: one plane for each use.
+struct GradientPlanes {
+  GradientPlanes(const Layout::Unit& unit, const Config& config);
+  DType type;          ///< of its elements: as it moves, or fp32 where several are added up
+  int planes;
+  bool is_sum;         ///< several gradients are added up in it
+  std::int64_t bytes;  ///< of all planes
+};
+
+constexpr std::int64_t kBlockBytes = 4096;         ///< what direct transfers are multiples of
+constexpr int kUpdateSlots = 3;                    ///< a chunk read, one updated, one written at a time
+constexpr int kStagingSlots = 2;                   ///< one filled while the other is emptied
+constexpr std::int64_t kConversionElements = 16384;  ///< of a piece in Engine::load and read
+
+/// Bytes by name and tier of the whole run: a pure function of its arguments.
+Plan make_plan(const Layout& layout, const Config& config);
+
+/// Throws Error (resources) with the numbers, the largest unit, and what would fit, where a tier's plan exceeds its
+/// limit (negative: none).
+void check_plan(const Layout& layout, const Config& config, std::int64_t device_limit, std::int64_t host_limit);
+
+}  // namespace spillway

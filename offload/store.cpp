@@ -1,0 +1,67 @@
+#include "store.h"
+
+#include <stdexcept>
+
+#include "../core/device.h"
+
+namespace spillway {
+namespace {
+
+constexpr unsigned kQueueDepth = 32;
+
+}  // namespace
+
+Swap::Swap(Budget& budget, const std::vector<Request>& requests)
+    : budget_(budget), requests_(requests), regions_(requests.size()), queue_(kQueueDepth) {
+  std::vector<bool> placed(requests.size());
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    if (placed[i]) continue;
+    std::int64_t bytes = 0;
+    for (std::size_t j = i; j < requests.size(); ++j) {
+      if (requests[j].directory == requests[i].directory) bytes += requests[j].bytes;
+    }
+    files_.push_back(std::make_unique<aio::DirectFile>(aio::DirectFile::create_anonymous(requests[i].directory, bytes)));
+    std::int64_t offset = 0;
+    for (std::size_t j = i; j < requests.size(); ++j) {
+      if (requests[j].directory != requests[i].directory) continue;
+      regions_[j] = {files_.back().get(), offset};
+      offset += requests[j].bytes;
+      placed[j] = true;
+    }
+  }
+  for (const Request& request : requests_) buffers_.push_back(budget_.reserve(request.name, request.bytes));
+}
+
+Swap::~Swap() {
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    budget_.release(requests_[i].name, requests_[i].bytes, buffers_[i]);
+  }
+}
+
+Store::Store(Device& device, std::string_view name, std::int64_t bytes)
+    : tier_(Tier::device), memory_(device.allocate(name, bytes)) {}
+
+Store::Store(Budget& host, std::string_view name, std::int64_t bytes)
+    : tier_(Tier::host), memory_(host, name, bytes) {}
+
+Store::Store(Swap& swap, Swap::Region region) : tier_(Tier::nvme), swap_(&swap), region_(region) {}
+
+std::byte* Store::at(std::int64_t offset) const {
+  if (tier_ == Tier::nvme) throw std::logic_error("Store::at: on NVMe nothing has an address");
+  return memory_.data() + offset;
+}
+
+Swap& Store::swap() const {
+  if (swap_ == nullptr) throw std::logic_error("Store: only what lies on NVMe is read and written");
+  return *swap_;
+}
+
+aio::Ticket Store::read(std::int64_t offset, std::byte* destination, std::int64_t bytes) {
+  return swap().queue().read(*region_.file, region_.offset + offset, destination, bytes);
+}
+
+aio::Ticket Store::write(std::int64_t offset, const std::byte* source, std::int64_t bytes) {
+  return swap().queue().write(*region_.file, region_.offset + offset, source, bytes);
+}
+
+}  // namespace spillway
