@@ -1,12 +1,12 @@
 #include "size.h"
 
+#include "error.h"
+
 #include <cctype>
-#include <cmath>
 #include <charconv>
+#include <cmath>
 
 #include <fmt/format.h>
-
-#include "error.h"
 
 namespace spillway {
 namespace {
@@ -30,19 +30,22 @@ std::int64_t parse_size(std::string_view text, std::string_view what) {
     return Error(ErrorKind::usage, fmt::format("{}: '{}' is not a size: {}", what, text, why),
                  {.hint = "a size is a number with a unit, such as 40M, 1.5GiB or 2GB"});
   };
-  double number = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
-  if (failure != std::errc() || text.empty() || !std::isdigit(static_cast<unsigned char>(text[0]))) {
-    throw refuse(!text.empty() && text[0] == '-' ? "it is negative" : "it does not begin with a number");
+  if (text.empty() || !std::isdigit(static_cast<unsigned char>(text[0]))) {
+    throw refuse(text.starts_with('-') ? "it is negative" : "it does not begin with a number");
   }
+  // Long double holds every 63-bit integer: bytes are exact.
+  long double number = 0;
+  const auto [end, failure] =
+      std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  if (failure != std::errc()) throw refuse("it is larger than any memory");
   std::string unit;
   for (const char* c = end; c != text.data() + text.size(); ++c) {
     if (*c != ' ') unit += static_cast<char>(std::tolower(static_cast<unsigned char>(*c)));
   }
   const double factor = factor_of(unit);
   if (factor == 0) throw refuse(fmt::format("'{}' is no unit", unit));
-  const double bytes = number * factor;
-  if (!(bytes < 0x1p62)) throw refuse("it is larger than any memory");
+  const long double bytes = number * factor;
+  if (!(bytes < 0x1p62L)) throw refuse("it is larger than any memory");
   return static_cast<std::int64_t>(bytes);
 }
 
@@ -50,7 +53,7 @@ std::string format_size(std::int64_t bytes) {
   constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   auto value = static_cast<double>(bytes);
   int unit = 0;
-  while (std::fabs(value) >= 1024.0 && unit < 4) {
+  while (std::fabs(value) >= 1023.95 && unit < 4) {  // what would be rounded to 1024.0
     value /= 1024.0;
     ++unit;
   }

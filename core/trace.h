@@ -1,13 +1,13 @@
 #pragma once
 // What happened when, and which bytes lived where: spans of the lanes and events of the buffers.
+#include "tier.h"
+
 #include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "tier.h"
 
 namespace spillway {
 
@@ -17,18 +17,18 @@ enum class BufferAction : std::uint8_t { allocate, free, move, own };
 struct BufferEvent {
   std::int64_t time_ns = 0;
   BufferAction action = BufferAction::allocate;
-  std::uint64_t id = 0;   ///< of this buffer, for as long as it lives; never reused
-  int unit = -1;          ///< index of the unit it belongs to, -1 for none
-  std::string kind;       ///< "high", "record", "gradient", "activation", "staging", ...
+  std::uint64_t id = 0;    ///< of this buffer, for as long as it lives; never reused
+  int unit = -1;           ///< index of the unit it belongs to, -1 for none
+  std::string kind = {};   ///< "high", "record", "gradient", "activation", "staging", ...
   Tier tier = Tier::host;  ///< where it lies after the event
   std::int64_t bytes = 0;
-  int owner = 0;          ///< rank
-  std::string cause;      ///< the engine's call or stream that did it
+  int owner = 0;           ///< rank
+  std::string cause = {};  ///< the engine's call or stream that did it
 };
 
 struct Span {
   Lane lane = Lane::compute;
-  std::string name;
+  std::string name = {};
   int unit = -1;
   std::int64_t begin_ns = 0, end_ns = 0;
   std::int64_t bytes = 0;
