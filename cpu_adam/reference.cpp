@@ -23,7 +23,7 @@ bool update_split(const SplitPlanes& planes, Gradient gradient, std::int64_t n, 
     planes.low[i] = halves.low;
     planes.m[i] = now.m;
     planes.v[i] = now.v;
-    finite = finite && has_finite_weight(now.master) && is_finite(now.m) && is_finite(now.v);
+    finite = finite && has_finite_weight(now.master) && is_finite(now.v);
   }
   return !finite;
 }
@@ -36,7 +36,7 @@ bool update_full(const FullPlanes& planes, Gradient gradient, std::int64_t n, co
     planes.master[i] = now.master;
     planes.m[i] = now.m;
     planes.v[i] = now.v;
-    finite = finite && is_finite(now.master) && is_finite(now.m) && is_finite(now.v);
+    finite = finite && is_finite(now.master) && is_finite(now.v);
   }
   return !finite;
 }

@@ -75,17 +75,16 @@ SPILLWAY_INLINE FullPlanes at(const FullPlanes& p, std::int64_t i) {
 template <class L>
 struct Largest {
   using Bits = typename L::Bits;
-  Bits weight = Bits(0u), moment = Bits(0u);  // braces would list lane values
+  Bits weight = Bits(0u), second_moment = Bits(0u);  // braces would list lane values
 
-  SPILLWAY_INLINE void see(typename L::Float master, typename L::Float m, typename L::Float v) {
-    const Bits magnitude(0x7fffffffu);
-    weight = xsimd::max(weight, as_bits<L>(master) & magnitude);
-    moment = xsimd::max(moment, xsimd::max(as_bits<L>(m) & magnitude, as_bits<L>(v) & magnitude));
+  SPILLWAY_INLINE void see(typename L::Float master, typename L::Float v) {
+    weight = xsimd::max(weight, as_bits<L>(master) & Bits(0x7fffffffu));
+    second_moment = xsimd::max(second_moment, as_bits<L>(v));  // never -0; a sign is that of a NaN, and large
   }
   SPILLWAY_INLINE bool reaches(std::uint32_t limit_of_weight) const {
     std::uint32_t weights[L::width], moments[L::width];
     weight.store_unaligned(weights);
-    moment.store_unaligned(moments);
+    second_moment.store_unaligned(moments);
     bool reached = false;
     for (int i = 0; i < L::width; ++i) reached |= weights[i] >= limit_of_weight || moments[i] >= kInfiniteBits;
     return reached;
@@ -105,22 +104,20 @@ struct Broadcast {
         inv_sqrt_bias_correction2(c.inv_sqrt_bias_correction2),
         eps(c.eps),
         minus_step_size(-c.step_size),
-        decay(c.decay),
-        is_coupled(c.coupled_decay != 0.0f) {}
+        decay(c.decay) {}
   Float gradient_factor, coupled_decay, beta1, one_minus_beta1, beta2, one_minus_beta2,
       inv_sqrt_bias_correction2, eps, minus_step_size, decay;
-  bool is_coupled;
 };
 
 /// adam_update of core/update.h, operation by operation, for L::width elements.
-template <class L, class P, class G>
+template <class L, bool coupled, class P, class G>
 SPILLWAY_INLINE void update_lanes(const P& planes, const G* gradient, const Broadcast<L>& c,
                                   Largest<L>& largest) {
   using Float = typename L::Float;
   const Float zero(0.0f);
   const Float master = load_master<L>(planes);
   Float g = load_gradient<L>(gradient) * c.gradient_factor;
-  if (c.is_coupled) g = L::fma(c.coupled_decay, master, g);
+  if constexpr (coupled) g = L::fma(c.coupled_decay, master, g);
   const Float m = L::fma(c.beta1, Float::load_unaligned(planes.m), c.one_minus_beta1 * g);
   const Float v = L::fma(c.beta2, Float::load_unaligned(planes.v), (c.one_minus_beta2 * g) * g);
   const Float denominator = L::fma(xsimd::sqrt(v), c.inv_sqrt_bias_correction2, c.eps);
@@ -129,7 +126,7 @@ SPILLWAY_INLINE void update_lanes(const P& planes, const G* gradient, const Broa
   store_master<L>(planes, updated);
   m.store_unaligned(planes.m);
   v.store_unaligned(planes.v);
-  largest.see(updated, m, v);
+  largest.see(updated, v);
 }
 
 /// Room for the elements that do not fill a vector; those beyond them stay zero, and an update keeps zero at
@@ -171,29 +168,35 @@ SPILLWAY_INLINE void copy(const FullPlanes& to, const FullPlanes& from, std::int
   copy(to.v, from.v, n);
 }
 
-template <class L, class P, class G>
-bool update_planes(const P& planes, const G* gradient, std::int64_t n, const AdamCoefficients& coefficients) {
+template <class L, bool coupled, class P, class G>
+bool update_planes(const P planes, const G* gradient, std::int64_t n, const AdamCoefficients& coefficients) {
   const Broadcast<L> c(coefficients);
   Largest<L> largest;
   std::int64_t i = 0;
-  for (; i + L::width <= n; i += L::width) update_lanes<L>(at(planes, i), gradient + i, c, largest);
+  for (; i + L::width <= n; i += L::width) update_lanes<L, coupled>(at(planes, i), gradient + i, c, largest);
   if (i < n) {
     auto tail = tail_of<L>(planes);
     G tail_gradient[L::width] = {};
     copy(tail.planes(), at(planes, i), n - i);
     copy(tail_gradient, gradient + i, n - i);
-    update_lanes<L>(tail.planes(), tail_gradient, c, largest);
+    update_lanes<L, coupled>(tail.planes(), tail_gradient, c, largest);
     copy(at(planes, i), tail.planes(), n - i);
   }
   return largest.reaches(weight_limit(planes));
 }
 
+template <class L, class P, class G>
+bool update_gradient(const P& planes, const G* gradient, std::int64_t n, const AdamCoefficients& c) {
+  return c.coupled_decay != 0.0f ? update_planes<L, true>(planes, gradient, n, c)
+                                 : update_planes<L, false>(planes, gradient, n, c);
+}
+
 template <class L, class P>
 bool update(const P& planes, Gradient gradient, std::int64_t n, const AdamCoefficients& c) {
   if (gradient.type == DType::fp32) {
-    return update_planes<L>(planes, static_cast<const float*>(gradient.data), n, c);
+    return update_gradient<L>(planes, static_cast<const float*>(gradient.data), n, c);
   }
-  return update_planes<L>(planes, static_cast<const BFloat16*>(gradient.data), n, c);
+  return update_gradient<L>(planes, static_cast<const BFloat16*>(gradient.data), n, c);
 }
 
 /// The 16 sums of a block, as so many vectors of doubles.

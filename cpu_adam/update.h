@@ -15,8 +15,9 @@ class Workers;
 namespace spillway::cpu_adam {
 
 /// Updates n elements in place on the calling thread, subnormals kept whatever the caller's floating-point
-/// state. Returns true where a master weight, its bf16 half or a moment became non-finite: the run cannot go
-/// on. (All elements are written all the same; where an element is NaN, its payload may differ between ISAs.)
+/// state. Returns true where a master weight, its bf16 half or a second moment became non-finite, as they do
+/// after a non-finite gradient: the run cannot go on. All elements are written all the same; where one is NaN,
+/// its payload may differ between ISAs.
 /// std::logic_error for a negative n, null planes or a gradient type other than bf16 and fp32;
 /// Error(configuration) for an ISA that this processor lacks.
 bool update(Isa isa, const Planes& planes, Gradient gradient, std::int64_t n,
