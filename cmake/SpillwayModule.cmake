@@ -17,6 +17,7 @@ endfunction()
 function(spillway_test folder)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES;LABELS" ${ARGN})
   add_executable(${folder}_tests ${ARG_SOURCES})
+  target_compile_features(${folder}_tests PRIVATE cxx_std_20)
   target_compile_options(${folder}_tests PRIVATE -ffp-contract=off)
   target_link_libraries(${folder}_tests PRIVATE ${ARG_LIBRARIES} GTest::gtest GTest::gtest_main)
   gtest_discover_tests(${folder}_tests TEST_PREFIX ${folder}/ DISCOVERY_TIMEOUT 60
