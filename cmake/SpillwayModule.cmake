@@ -20,6 +20,8 @@ function(spillway_test folder)
   target_compile_features(${folder}_tests PRIVATE cxx_std_20)
   target_compile_options(${folder}_tests PRIVATE -ffp-contract=off)
   target_link_libraries(${folder}_tests PRIVATE ${ARG_LIBRARIES} GTest::gtest GTest::gtest_main)
+  # CMake 3.25 loses all but the first label of a list here; ctest -L takes expressions, so one joined label serves.
+  string(JOIN "," labels ${folder} ${ARG_LABELS})
   gtest_discover_tests(${folder}_tests TEST_PREFIX ${folder}/ DISCOVERY_TIMEOUT 60
-                       PROPERTIES LABELS "${folder};${ARG_LABELS}" TIMEOUT 300)
+                       PROPERTIES LABELS "${labels}" TIMEOUT 300)
 endfunction()
