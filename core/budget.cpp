@@ -1,17 +1,16 @@
 #include "budget.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
+#include "error.h"
+#include "size.h"
+#include "trace.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <utility>
 
 #include <fmt/format.h>
-
-#include "error.h"
-#include "size.h"
-#include "trace.h"
+#include <sys/mman.h>
+#include <unistd.h>
 
 namespace spillway {
 
@@ -31,8 +30,12 @@ std::uint64_t Budget::reserve(std::string_view name, std::int64_t bytes) {
   }
   if (trace_ == nullptr) return 0;
   const std::uint64_t buffer = trace_->next_buffer_id();
-  trace_->add(BufferEvent{.action = BufferAction::allocate, .id = buffer, .kind = std::string(name), .tier = tier_,
-                          .bytes = bytes, .cause = "allocate"});
+  trace_->add(BufferEvent{.action = BufferAction::allocate,
+                          .id = buffer,
+                          .kind = std::string(name),
+                          .tier = tier_,
+                          .bytes = bytes,
+                          .cause = "allocate"});
   return buffer;
 }
 
@@ -41,8 +44,12 @@ void Budget::release(std::string_view name, std::int64_t bytes, std::uint64_t bu
   total_.used -= bytes;
   if (auto found = names_.find(name); found != names_.end()) found->second.used -= bytes;
   if (trace_ == nullptr || buffer == 0) return;
-  trace_->add(BufferEvent{.action = BufferAction::free, .id = buffer, .kind = std::string(name), .tier = tier_,
-                          .bytes = bytes, .cause = "free"});
+  trace_->add(BufferEvent{.action = BufferAction::free,
+                          .id = buffer,
+                          .kind = std::string(name),
+                          .tier = tier_,
+                          .bytes = bytes,
+                          .cause = "free"});
 }
 
 void Budget::set_trace(Trace* trace) {

@@ -1,12 +1,12 @@
 #pragma once
 // Memory is a budget (D10): every allocation has a name, a tier has a limit, and peaks are known by name.
+#include "tier.h"
+
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <string>
 #include <string_view>
-
-#include "tier.h"
 
 namespace spillway {
 
@@ -29,7 +29,7 @@ class Budget {
   Tier tier() const { return tier_; }
   std::int64_t limit() const { return limit_; }  ///< bytes, negative for none
   std::int64_t used() const;
-  std::int64_t peak() const;                               ///< the most bytes in use at one moment
+  std::int64_t peak() const;                                  ///< the most bytes in use at one moment
   std::map<std::string, std::int64_t> peaks_by_name() const;  ///< of each name for itself
 
  private:
@@ -44,11 +44,13 @@ class Budget {
   Trace* trace_ = nullptr;
 };
 
-/// Page-aligned memory of exact size, zeroed and present (no later page fault), counted in a budget while it lives.
+/// Page-aligned memory of exact size, zeroed and present (no later page fault), counted in a budget while it
+/// lives.
 class Memory {
  public:
   Memory() = default;
-  Memory(Budget& budget, std::string_view name, std::int64_t bytes);  ///< throws Error (resources); 0 bytes: empty
+  Memory(Budget& budget, std::string_view name,
+         std::int64_t bytes);  ///< throws Error (resources); 0 bytes: empty
   ~Memory() { reset(); }
   Memory(Memory&& other) noexcept { swap(other); }
   Memory& operator=(Memory&& other) noexcept {
@@ -60,7 +62,9 @@ class Memory {
   std::byte* data() const { return data_; }
   std::int64_t bytes() const { return bytes_; }
   template <class T>
-  T* as() const { return reinterpret_cast<T*>(data_); }
+  T* as() const {
+    return reinterpret_cast<T*>(data_);
+  }
 
  private:
   void swap(Memory& other) noexcept;

@@ -6,8 +6,8 @@ namespace spillway {
 
 class Stream;
 
-/// Collectives are enqueued on a stream and return at once; buffers are device memory and must live until the work
-/// has been done. Offsets and sizes are bytes and equal on every rank.
+/// Collectives are enqueued on a stream and return at once; buffers are device memory and must live until the
+/// work has been done. Offsets and sizes are bytes and equal on every rank.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -16,8 +16,8 @@ class Communicator {
 
   /// whole[world * bytes_each] = every rank's `slice`, in rank order. `slice` may lie at its place in `whole`.
   virtual void all_gather(Stream& stream, void* whole, const void* slice, std::int64_t bytes_each) = 0;
-  /// received[i * bytes_each ...] on rank r = sent[r * bytes_each ...] of rank i. `received` may be `sent` where
-  /// the world is one.
+  /// received[i * bytes_each ...] on rank r = sent[r * bytes_each ...] of rank i. `received` may be `sent`
+  /// where the world is one.
   virtual void all_to_all(Stream& stream, void* received, const void* sent, std::int64_t bytes_each) = 0;
   virtual void broadcast(Stream& stream, void* data, std::int64_t bytes, int root) = 0;
   virtual void barrier() = 0;

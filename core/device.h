@@ -1,13 +1,13 @@
 #pragma once
 // The interface of a device: memory with a budget, streams that work in order, events that order streams.
 // HostDevice is one, so that everything runs on a machine without a GPU; CudaDevice will be another.
+#include "budget.h"
+#include "tier.h"
+
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string_view>
-
-#include "budget.h"
-#include "tier.h"
 
 namespace spillway {
 
@@ -20,7 +20,8 @@ class Event {
    public:
     virtual ~State() = default;
     virtual bool passed() const = 0;
-    virtual void wait() const = 0;  ///< blocks the calling thread; returns too when the work before it was dropped
+    virtual void wait()
+        const = 0;  ///< blocks the calling thread; returns too when the work before it was dropped
   };
 
   Event() = default;
@@ -37,9 +38,9 @@ class Event {
   std::shared_ptr<const State> state_;
 };
 
-/// Work in the order in which it was given, apart from the calling thread. The calls return at once; memory they
-/// name must live until the work has been done. They throw the device's first error, if there is one, instead of
-/// taking more work. Any thread may call; the order is that of the calls.
+/// Work in the order in which it was given, apart from the calling thread. The calls return at once; memory
+/// they name must live until the work has been done. They throw the device's first error, if there is one,
+/// instead of taking more work. Any thread may call; the order is that of the calls.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -63,7 +64,8 @@ class Stream {
   virtual void synchronize() = 0;
 };
 
-/// One device of one rank. Owns a stream for each lane that needs one: compute, communicate, copy_down, copy_up.
+/// One device of one rank. Owns a stream for each lane that needs one: compute, communicate, copy_down,
+/// copy_up.
 class Device {
  public:
   virtual ~Device() = default;

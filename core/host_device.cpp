@@ -1,5 +1,7 @@
 #include "host_device.h"
 
+#include "trace.h"
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -12,8 +14,6 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
-
-#include "trace.h"
 
 namespace spillway {
 namespace {
@@ -74,8 +74,9 @@ void paced_copy(void* destination, const void* source, std::int64_t bytes, doubl
     std::memcpy(to + done, from + done, static_cast<std::size_t>(piece));
     done += piece;
     if (bandwidth > 0) {
-      std::this_thread::sleep_until(begin + std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                                std::chrono::duration<double>(static_cast<double>(done) / bandwidth)));
+      std::this_thread::sleep_until(begin +
+                                    std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                        std::chrono::duration<double>(static_cast<double>(done) / bandwidth)));
     }
   }
 }
@@ -83,7 +84,9 @@ void paced_copy(void* destination, const void* source, std::int64_t bytes, doubl
 class QueueStream final : public HostStream {
  public:
   QueueStream(Lane lane, Workers& workers, FirstError& error, Trace* trace, double bandwidth)
-      : lane_(lane), workers_(workers), error_(error), trace_(trace), bandwidth_(bandwidth), thread_([this] { run(); }) {}
+      : lane_(lane), workers_(workers), error_(error), trace_(trace), bandwidth_(bandwidth), thread_([this] {
+          run();
+        }) {}
 
   ~QueueStream() override {
     {
@@ -110,18 +113,23 @@ class QueueStream final : public HostStream {
     push({.before = event});
   }
 
-  void copy(void* destination, const void* source, std::int64_t bytes, std::string_view name, int unit) override {
+  void copy(void* destination, const void* source, std::int64_t bytes, std::string_view name,
+            int unit) override {
     if (bytes == 0) return;
     error_.check();
-    push({.work = [=, this] { paced_copy(destination, source, bytes, bandwidth_); }, .name = std::string(name),
-          .unit = unit, .bytes = bytes});
+    push({.work = [=, this] { paced_copy(destination, source, bytes, bandwidth_); },
+          .name = std::string(name),
+          .unit = unit,
+          .bytes = bytes});
   }
 
   void zero(void* destination, std::int64_t bytes, std::string_view name, int unit) override {
     if (bytes == 0) return;
     error_.check();
-    push({.work = [=] { std::memset(destination, 0, static_cast<std::size_t>(bytes)); }, .name = std::string(name),
-          .unit = unit, .bytes = bytes});
+    push({.work = [=] { std::memset(destination, 0, static_cast<std::size_t>(bytes)); },
+          .name = std::string(name),
+          .unit = unit,
+          .bytes = bytes});
   }
 
   void call(std::string_view name, std::function<void()> function, int unit) override {
@@ -133,7 +141,8 @@ class QueueStream final : public HostStream {
               int unit) override {
     error_.check();
     push({.work = [this, tiles, body = std::move(body)] { workers_.for_blocks(tiles, body); },
-          .name = std::string(name), .unit = unit});
+          .name = std::string(name),
+          .unit = unit});
   }
 
   void synchronize() override {
@@ -147,7 +156,7 @@ class QueueStream final : public HostStream {
     std::string name = {};
     int unit = -1;
     std::int64_t bytes = 0;
-    Event before = {};                         // wait for it
+    Event before = {};                           // wait for it
     std::shared_ptr<HostEvent> event = nullptr;  // let it pass
   };
 
@@ -223,7 +232,9 @@ HostDevice::HostDevice(const HostDeviceOptions& options, Trace* trace)
     : state_(std::make_unique<State>(options, trace)) {}
 HostDevice::~HostDevice() = default;
 
-Budget& HostDevice::budget() { return state_->budget; }
+Budget& HostDevice::budget() {
+  return state_->budget;
+}
 
 Memory HostDevice::allocate(std::string_view name, std::int64_t bytes) {
   return Memory(state_->budget, name, bytes);
@@ -236,14 +247,20 @@ HostStream& HostDevice::stream(Lane lane) {
   throw std::logic_error("HostDevice: this lane is not a stream of a device");
 }
 
-void HostDevice::check() { state_->error.check(); }
+void HostDevice::check() {
+  state_->error.check();
+}
 
 void HostDevice::synchronize() {
   for (auto& stream : state_->streams) stream->record().wait();
   check();
 }
 
-int HostDevice::threads() const { return state_->workers.threads(); }
-Workers& HostDevice::workers() { return state_->workers; }
+int HostDevice::threads() const {
+  return state_->workers.threads();
+}
+Workers& HostDevice::workers() {
+  return state_->workers;
+}
 
 }  // namespace spillway

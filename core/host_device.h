@@ -1,19 +1,19 @@
 #pragma once
 // A device made of the host's own memory and cores (D11).
+#include "device.h"
+#include "parallel.h"
+
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string_view>
 
-#include "device.h"
-#include "parallel.h"
-
 namespace spillway {
 
 struct HostDeviceOptions {
-  std::int64_t memory = -1;          ///< bytes it may allocate, negative for no limit
-  int threads = 1;                   ///< workers of its tile pool
-  double copy_bandwidth = 0;         ///< bytes/s of each copy stream, as a bus would have; 0: as fast as memory
+  std::int64_t memory = -1;   ///< bytes it may allocate, negative for no limit
+  int threads = 1;            ///< workers of its tile pool
+  double copy_bandwidth = 0;  ///< bytes/s of each copy stream, as a bus would have; 0: as fast as memory
 };
 
 class HostDevice;
@@ -22,8 +22,8 @@ class HostDevice;
 /// its streams share.
 class HostStream : public Stream {
  public:
-  /// Runs body(tile, worker) once for every tile in [0, tiles); worker is in [0, device threads). The tiles must
-  /// follow from the shape of the operation alone, so that results don't depend on the number of threads.
+  /// Runs body(tile, worker) once for every tile in [0, tiles); worker is in [0, device threads). The tiles
+  /// must follow from the shape of the operation alone, so that results don't depend on the number of threads.
   virtual void launch(std::string_view name, std::int64_t tiles,
                       std::function<void(std::int64_t tile, int worker)> body, int unit = -1) = 0;
 };

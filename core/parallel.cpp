@@ -24,7 +24,9 @@ constexpr unsigned kFlushToZero = 0x8000u, kDenormalsAreZero = 0x0040u, kRoundin
 FloatEnvironment::FloatEnvironment() noexcept : saved_(_mm_getcsr()) {
   _mm_setcsr(static_cast<unsigned>(saved_) & ~(kFlushToZero | kDenormalsAreZero | kRoundingMask));
 }
-FloatEnvironment::~FloatEnvironment() { _mm_setcsr(static_cast<unsigned>(saved_)); }
+FloatEnvironment::~FloatEnvironment() {
+  _mm_setcsr(static_cast<unsigned>(saved_));
+}
 #elif defined(__aarch64__)
 namespace {
 constexpr std::uint64_t kFlushToZero = 1u << 24, kFlushHalf = 1u << 19, kRoundingMask = 3u << 22;
@@ -33,7 +35,9 @@ FloatEnvironment::FloatEnvironment() noexcept {
   asm volatile("mrs %0, fpcr" : "=r"(saved_));
   asm volatile("msr fpcr, %0" ::"r"(saved_ & ~(kFlushToZero | kFlushHalf | kRoundingMask)));
 }
-FloatEnvironment::~FloatEnvironment() { asm volatile("msr fpcr, %0" ::"r"(saved_)); }
+FloatEnvironment::~FloatEnvironment() {
+  asm volatile("msr fpcr, %0" ::"r"(saved_));
+}
 #else
 #error "how does this processor flush subnormals?"
 #endif

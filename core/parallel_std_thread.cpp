@@ -1,3 +1,5 @@
+#include "parallel.h"
+
 #include <atomic>
 #include <condition_variable>
 #include <exception>
@@ -5,8 +7,6 @@
 #include <stdexcept>
 #include <thread>
 #include <vector>
-
-#include "parallel.h"
 
 namespace spillway {
 

@@ -1,15 +1,15 @@
+#include "parallel.h"
+
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+
 #include <oneapi/tbb/blocked_range.h>
 #include <oneapi/tbb/global_control.h>
 #include <oneapi/tbb/info.h>
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/partitioner.h>
 #include <oneapi/tbb/task_arena.h>
-
-#include <mutex>
-#include <optional>
-#include <stdexcept>
-
-#include "parallel.h"
 
 namespace spillway {
 

@@ -1,11 +1,11 @@
 #include "trace.h"
 
+#include "error.h"
+
 #include <cerrno>
 #include <fstream>
 
 #include <nlohmann/json.hpp>
-
-#include "error.h"
 
 namespace spillway {
 namespace {
@@ -27,7 +27,8 @@ Trace::Trace(int rank)
                            .count()) {}
 
 std::int64_t Trace::now_ns() const {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin_).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin_)
+      .count();
 }
 
 std::uint64_t Trace::next_buffer_id() {
@@ -61,21 +62,38 @@ void Trace::write(const std::string& path) const {
   std::lock_guard lock(mutex_);
   json chrome = json::array();
   for (int lane = 0; lane <= static_cast<int>(Lane::write); ++lane) {
-    chrome.push_back({{"ph", "M"}, {"name", "thread_name"}, {"pid", rank_}, {"tid", lane},
+    chrome.push_back({{"ph", "M"},
+                      {"name", "thread_name"},
+                      {"pid", rank_},
+                      {"tid", lane},
                       {"args", {{"name", name_of(static_cast<Lane>(lane))}}}});
   }
   json spans = json::array(), buffers = json::array();
   for (const Span& s : spans_) {
-    spans.push_back({{"lane", name_of(s.lane)}, {"name", s.name}, {"unit", s.unit}, {"begin_ns", s.begin_ns},
-                     {"end_ns", s.end_ns}, {"bytes", s.bytes}});
-    chrome.push_back({{"ph", "X"}, {"name", s.name}, {"cat", name_of(s.lane)}, {"pid", rank_},
-                      {"tid", static_cast<int>(s.lane)}, {"ts", static_cast<double>(s.begin_ns) / 1000.0},
+    spans.push_back({{"lane", name_of(s.lane)},
+                     {"name", s.name},
+                     {"unit", s.unit},
+                     {"begin_ns", s.begin_ns},
+                     {"end_ns", s.end_ns},
+                     {"bytes", s.bytes}});
+    chrome.push_back({{"ph", "X"},
+                      {"name", s.name},
+                      {"cat", name_of(s.lane)},
+                      {"pid", rank_},
+                      {"tid", static_cast<int>(s.lane)},
+                      {"ts", static_cast<double>(s.begin_ns) / 1000.0},
                       {"dur", static_cast<double>(s.end_ns - s.begin_ns) / 1000.0},
                       {"args", {{"unit", s.unit}, {"bytes", s.bytes}}}});
   }
   for (const BufferEvent& e : events_) {
-    buffers.push_back({{"time_ns", e.time_ns}, {"action", name_of_action(e.action)}, {"id", e.id}, {"unit", e.unit},
-                       {"kind", e.kind}, {"tier", name_of(e.tier)}, {"bytes", e.bytes}, {"owner", e.owner},
+    buffers.push_back({{"time_ns", e.time_ns},
+                       {"action", name_of_action(e.action)},
+                       {"id", e.id},
+                       {"unit", e.unit},
+                       {"kind", e.kind},
+                       {"tier", name_of(e.tier)},
+                       {"bytes", e.bytes},
+                       {"owner", e.owner},
                        {"cause", e.cause}});
   }
   const json document = {{"traceEvents", std::move(chrome)},
@@ -90,8 +108,9 @@ void Trace::write(const std::string& path) const {
   file << document.dump(1) << '\n';
   file.close();
   if (!file) {
-    throw Error(ErrorKind::io, "cannot write the trace",
-                {.operation = "write", .path = path, .error_number = errno, .hint = "name a file that can be written"});
+    throw Error(
+        ErrorKind::io, "cannot write the trace",
+        {.operation = "write", .path = path, .error_number = errno, .hint = "name a file that can be written"});
   }
 }
 

@@ -15,6 +15,7 @@ struct Kernels {
   bool (*update_full)(const FullPlanes&, Gradient, std::int64_t n, const AdamCoefficients&);
   double (*square_sum)(Gradient, std::int64_t n);  ///< of one block, n <= kNormBlock
   void (*accumulate)(Accumulate, float* sum, Gradient, std::int64_t n);
+  void (*narrow)(BFloat16* narrowed, const float* gradient, std::int64_t n);
 };
 
 extern const Kernels kScalarKernels;

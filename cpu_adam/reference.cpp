@@ -59,8 +59,12 @@ void accumulate_sum(Accumulate how, float* sum, Gradient h, std::int64_t n) {
   }
 }
 
+void narrow(BFloat16* narrowed, const float* gradient, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) narrowed[i] = to_bf16(gradient[i]);
+}
+
 }  // namespace
 
-constinit const Kernels kScalarKernels = {update_split, update_full, square_sum, accumulate_sum};
+constinit const Kernels kScalarKernels = {update_split, update_full, square_sum, accumulate_sum, narrow};
 
 }  // namespace spillway::cpu_adam

@@ -272,9 +272,33 @@ void accumulate_sum(Accumulate how, float* sum, Gradient h, std::int64_t n) {
   accumulate_into<L>(how, sum, static_cast<const BFloat16*>(h.data), n);
 }
 
+/// to_bf16 of core/dtype.h.
+template <class L>
+SPILLWAY_INLINE void narrow_lanes(BFloat16* narrowed, const float* gradient) {
+  using Bits = typename L::Bits;
+  const Bits bits = as_bits<L>(L::Float::load_unaligned(gradient));
+  const Bits high = bits >> 16;
+  const Bits rounded = (bits + Bits(0x7fffu) + (high & Bits(1u))) >> 16;
+  const auto is_nan = (bits & Bits(0x7fffffffu)) > Bits(kInfiniteBits);
+  L::store16(narrowed, xsimd::select(is_nan, high | Bits(0x40u), rounded));
+}
+
+template <class L>
+void narrow(BFloat16* narrowed, const float* gradient, std::int64_t n) {
+  std::int64_t i = 0;
+  for (; i + L::width <= n; i += L::width) narrow_lanes<L>(narrowed + i, gradient + i);
+  if (i < n) {
+    float tail[L::width] = {};
+    BFloat16 tail_narrowed[L::width] = {};
+    copy(tail, gradient + i, n - i);
+    narrow_lanes<L>(tail_narrowed, tail);
+    copy(narrowed + i, tail_narrowed, n - i);
+  }
+}
+
 template <class L>
 constexpr Kernels kernels_for() {
-  return {update<L, SplitPlanes>, update<L, FullPlanes>, square_sum<L>, accumulate_sum<L>};
+  return {update<L, SplitPlanes>, update<L, FullPlanes>, square_sum<L>, accumulate_sum<L>, narrow<L>};
 }
 
 }  // namespace

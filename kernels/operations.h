@@ -1,12 +1,12 @@
 #pragma once
-// The operations that a model is built from. All are enqueued on the device's compute stream and return at once;
-// pointers are device addresses that must live until the work has been done. Matrices are row-major and dense.
-// Activations and parameters have the type of type() (bf16 or fp32); sums are taken in fp32; gradients of
-// parameters are fp32 and added into. Nothing depends on the number of threads (D9).
+// The operations that a model is built from. All are enqueued on the device's compute stream and return at
+// once; pointers are device addresses that must live until the work has been done. Matrices are row-major and
+// dense. Activations and parameters have the type of type() (bf16 or fp32); sums are taken in fp32; gradients
+// of parameters are fp32 and added into. Nothing depends on the number of threads (D9).
+#include "../core/dtype.h"
+
 #include <cstdint>
 #include <vector>
-
-#include "../core/dtype.h"
 
 namespace spillway::kernels {
 
@@ -20,8 +20,8 @@ struct AttentionShape {
   std::int64_t batch = 0, length = 0, heads = 0, head_width = 0;
 };
 
-/// All shapes with which a model will call its operations: scratch memory is reserved for them, no more. A shape
-/// that was not named is std::logic_error when it is used.
+/// All shapes with which a model will call its operations: scratch memory is reserved for them, no more. A
+/// shape that was not named is std::logic_error when it is used.
 struct Shapes {
   std::vector<LinearShape> linears;
   std::vector<AttentionShape> attentions;
@@ -63,9 +63,9 @@ class Operations {
   virtual void add(void* y, const void* a, const void* b, std::int64_t count, int unit = -1) = 0;
 
   /// Causal attention, scores scaled by 1/sqrt(head_width). qkv[batch, length, 3, heads, head_width],
-  /// y[batch, length, heads, head_width], log_sum_exp[batch, heads, length] (natural logarithm of each row's sum,
-  /// kept for the backward pass). Memory of a block of queries times length for each worker, never length^2 for
-  /// all heads.
+  /// y[batch, length, heads, head_width], log_sum_exp[batch, heads, length] (natural logarithm of each row's
+  /// sum, kept for the backward pass). Memory of a block of queries times length for each worker, never
+  /// length^2 for all heads.
   virtual void attention(void* y, float* log_sum_exp, const void* qkv, const AttentionShape& shape,
                          int unit = -1) = 0;
   virtual void attention_backward(void* dqkv, const void* dy, const void* qkv, const void* y,

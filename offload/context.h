@@ -28,11 +28,16 @@ struct Context {
   Stream& stream(Lane lane) const { return device.stream(lane); }
 
   /// Records that a slot changed hands (unit -1: it is free again), or that a buffer is now in another tier.
-  void trace_buffer(BufferAction action, std::uint64_t id, int unit, std::string_view kind, Tier tier, std::int64_t bytes,
-                    std::string_view cause) const {
+  void trace_buffer(BufferAction action, std::uint64_t id, int unit, std::string_view kind, Tier tier,
+                    std::int64_t bytes, std::string_view cause) const {
     if (trace == nullptr) return;
-    trace->add(BufferEvent{.action = action, .id = id, .unit = unit, .kind = std::string(kind), .tier = tier,
-                           .bytes = bytes, .cause = std::string(cause)});
+    trace->add(BufferEvent{.action = action,
+                           .id = id,
+                           .unit = unit,
+                           .kind = std::string(kind),
+                           .tier = tier,
+                           .bytes = bytes,
+                           .cause = std::string(cause)});
   }
   std::uint64_t next_buffer_id() const { return trace == nullptr ? 0 : trace->next_buffer_id(); }
 };

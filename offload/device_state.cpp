@@ -1,24 +1,16 @@
 #include "device_state.h"
 
-#include <algorithm>
-#include <cstring>
-
 #include "../core/device.h"
 #include "../core/error.h"
-#include "../core/parallel.h"
 #include "../cpu_adam/accumulate.h"
+#include "../cpu_adam/narrow.h"
 #include "../cpu_adam/norm.h"
 
 namespace spillway {
-namespace {
-
-constexpr std::int64_t kCastBlock = 1 << 16;
-
-}  // namespace
-
 DeviceState::DeviceState(Device& device, Workers& workers, cpu_adam::Isa isa) : workers_(&workers), isa_(isa) {
   if (!device.host_addressable()) {
-    throw Error(ErrorKind::configuration, "the engine has no operations for a device without host-addressable memory yet",
+    throw Error(ErrorKind::configuration,
+                "the engine has no operations for a device without host-addressable memory yet",
                 {.hint = "use --device host"});
   }
 }
@@ -32,12 +24,7 @@ void DeviceState::cast(Stream& stream, void* wire, DType wire_type, const float*
   auto* out = static_cast<BFloat16*>(wire);
   stream.call(
       "cast",
-      [workers = workers_, out, gradient, n] {
-        workers->for_blocks((n + kCastBlock - 1) / kCastBlock, [&](std::int64_t block, int) {
-          const std::int64_t end = std::min(n, (block + 1) * kCastBlock);
-          for (std::int64_t i = block * kCastBlock; i < end; ++i) out[i] = to_bf16(gradient[i]);
-        });
-      },
+      [workers = workers_, isa = isa_, out, gradient, n] { cpu_adam::narrow(isa, *workers, out, gradient, n); },
       unit);
 }
 
@@ -46,8 +33,8 @@ void DeviceState::accumulate(Stream& stream, float* sum, cpu_adam::Gradient h, s
   stream.call(
       "accumulate",
       [workers = workers_, isa = isa_, sum, h, n, first] {
-        cpu_adam::accumulate(isa, *workers,
-                             first ? cpu_adam::Accumulate::assign : cpu_adam::Accumulate::add, sum, h, n);
+        cpu_adam::accumulate(isa, *workers, first ? cpu_adam::Accumulate::assign : cpu_adam::Accumulate::add,
+                             sum, h, n);
       },
       unit);
 }

@@ -1,5 +1,12 @@
 #include "engine.h"
 
+#include "../core/communicator.h"
+#include "../core/error.h"
+#include "context.h"
+#include "gradient_stream.h"
+#include "optimizer_stream.h"
+#include "parameter_stream.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -9,17 +16,12 @@
 
 #include <fmt/format.h>
 
-#include "../core/communicator.h"
-#include "../core/error.h"
-#include "context.h"
-#include "gradient_stream.h"
-#include "optimizer_stream.h"
-#include "parameter_stream.h"
-
 namespace spillway {
 namespace {
 
-int threads_or_default(int threads) { return threads > 0 ? threads : available_processors(); }
+int threads_or_default(int threads) {
+  return threads > 0 ? threads : available_processors();
+}
 
 cpu_adam::Isa chosen_isa() {
   const char* requested = std::getenv("SPILLWAY_ISA");
@@ -35,9 +37,11 @@ std::vector<Swap::Request> swap_requests(const Config& config, const Plan& plan)
       throw Error(ErrorKind::configuration, fmt::format("{} on nvme need a directory", name),
                   {.hint = fmt::format("give --nvme-path, or {} in the configuration", key)});
     }
-    if (const std::int64_t bytes = plan.nvme.bytes_of(name); bytes > 0) requests.push_back({name, directory, bytes});
+    if (const std::int64_t bytes = plan.nvme.bytes_of(name); bytes > 0)
+      requests.push_back({name, directory, bytes});
   };
-  add(config.parameter_tier, "parameters", config.parameter_nvme_path, "zero_optimization.offload_param.nvme_path");
+  add(config.parameter_tier, "parameters", config.parameter_nvme_path,
+      "zero_optimization.offload_param.nvme_path");
   add(config.optimizer_tier, "optimizer records", config.optimizer_nvme_path,
       "zero_optimization.offload_optimizer.nvme_path");
   return requests;
@@ -47,8 +51,13 @@ std::vector<Swap::Request> swap_requests(const Config& config, const Plan& plan)
 
 struct Engine::State {
   State(const Config& c, const Layout& l, Device& d, Communicator& communicator, Trace* t)
-      : config(c), layout(l), device(d), plan(checked_plan(c, l, d, communicator)), host(Tier::host, c.host_memory),
-        nvme(Tier::nvme), workers(threads_or_default(c.update_threads)) {
+      : config(c),
+        layout(l),
+        device(d),
+        plan(checked_plan(c, l, d, communicator)),
+        host(Tier::host, c.host_memory),
+        nvme(Tier::nvme),
+        workers(threads_or_default(c.update_threads)) {
     host.set_trace(t);
     nvme.set_trace(t);
     const StateSizes sizes(config);
@@ -70,12 +79,14 @@ struct Engine::State {
     conversion = Memory(host, "conversion", kConversionElements * 4);
   }
 
-  static Plan checked_plan(const Config& config, const Layout& layout, Device& device, Communicator& communicator) {
+  static Plan checked_plan(const Config& config, const Layout& layout, Device& device,
+                           Communicator& communicator) {
     if (communicator.world() != 1 || layout.options().world != 1) {
       throw Error(ErrorKind::configuration, "the engine partitions over one rank only as yet");
     }
     if (config.state_format != "fp32") {
-      throw Error(ErrorKind::configuration, fmt::format("state format {} is not built yet", config.state_format),
+      throw Error(ErrorKind::configuration,
+                  fmt::format("state format {} is not built yet", config.state_format),
                   {.hint = "use state_format fp32"});
     }
     if (config.accumulation < 1) throw std::logic_error("Engine: accumulation below 1");
@@ -111,7 +122,8 @@ struct Engine::State {
   }
   void check_step_open(bool expected, const char* call) const {
     if (in_step != expected) {
-      throw std::logic_error(fmt::format("{} belongs {} begin_step() and step()", call, expected ? "between" : "outside of"));
+      throw std::logic_error(
+          fmt::format("{} belongs {} begin_step() and step()", call, expected ? "between" : "outside of"));
     }
   }
   void check_no_views(const char* call) const {
@@ -138,7 +150,8 @@ struct Engine::State {
   std::exception_ptr failure;
 };
 
-Engine::Engine(const Config& config, const Layout& layout, Device& device, Communicator& communicator, Trace* trace)
+Engine::Engine(const Config& config, const Layout& layout, Device& device, Communicator& communicator,
+               Trace* trace)
     : state_(std::make_unique<State>(config, layout, device, communicator, trace)) {}
 
 Engine::~Engine() {
@@ -191,27 +204,28 @@ void Engine::read(int index, const Sink& sink) {
     const Layout::Parameter& p = s.parameter(index);
     s.device.synchronize();
     float* piece = s.conversion.as<float>();
-    s.optimizer->visit(p.unit, p.offset, p.offset + p.elements, false, [&](const OptimizerStream::Chunk& chunk) {
-      const auto planes = chunk.planes(s.context->sizes);
-      const std::int64_t end = std::min(p.offset + p.elements, chunk.first + chunk.elements);
-      for (std::int64_t at = std::max(p.offset, chunk.first); at < end;) {
-        const std::int64_t n = std::min(kConversionElements, end - at);
-        for (std::int64_t i = 0; i < n; ++i) {
-          const std::int64_t e = at - chunk.first + i;
-          piece[i] = std::visit(
-              [&](const auto& pl) {
-                if constexpr (std::is_same_v<std::decay_t<decltype(pl)>, cpu_adam::FullPlanes>) {
-                  return pl.master[e];
-                } else {
-                  return p.trainable ? join_master(pl.high[e], pl.low[e]) : to_float(pl.high[e]);
-                }
-              },
-              planes);
-        }
-        sink(at - p.offset, std::span<const float>(piece, static_cast<std::size_t>(n)));
-        at += n;
-      }
-    });
+    s.optimizer->visit(
+        p.unit, p.offset, p.offset + p.elements, false, [&](const OptimizerStream::Chunk& chunk) {
+          const auto planes = chunk.planes(s.context->sizes);
+          const std::int64_t end = std::min(p.offset + p.elements, chunk.first + chunk.elements);
+          for (std::int64_t at = std::max(p.offset, chunk.first); at < end;) {
+            const std::int64_t n = std::min(kConversionElements, end - at);
+            for (std::int64_t i = 0; i < n; ++i) {
+              const std::int64_t e = at - chunk.first + i;
+              piece[i] = std::visit(
+                  [&](const auto& pl) {
+                    if constexpr (std::is_same_v<std::decay_t<decltype(pl)>, cpu_adam::FullPlanes>) {
+                      return pl.master[e];
+                    } else {
+                      return p.trainable ? join_master(pl.high[e], pl.low[e]) : to_float(pl.high[e]);
+                    }
+                  },
+                  planes);
+            }
+            sink(at - p.offset, std::span<const float>(piece, static_cast<std::size_t>(n)));
+            at += n;
+          }
+        });
   });
 }
 
@@ -238,8 +252,9 @@ void Engine::begin_step(const StepOptions& options) {
                                          options.groups.size(), s.layout.groups()));
     }
     if (options.micro_batches < 1 || options.micro_batches > s.config.accumulation) {
-      throw std::logic_error(fmt::format("begin_step(): {} micro-batches, the configuration reserves room for 1 to {}",
-                                         options.micro_batches, s.config.accumulation));
+      throw std::logic_error(
+          fmt::format("begin_step(): {} micro-batches, the configuration reserves room for 1 to {}",
+                      options.micro_batches, s.config.accumulation));
     }
     s.step_options = options;
     s.gradients->begin_step(options.micro_batches);
@@ -313,7 +328,8 @@ StepTicket Engine::step() {
     const bool non_finite = s.optimizer->update(*s.gradients, coefficients);
     ++s.counters.steps;
     if (non_finite) {
-      throw Error(ErrorKind::numerics, fmt::format("a weight or moment is no longer finite after step {}", s.counters.steps),
+      throw Error(ErrorKind::numerics,
+                  fmt::format("a weight or moment is no longer finite after step {}", s.counters.steps),
                   {.hint = "lower the learning rate, or set gradient_clipping"});
     }
     return StepTicket(result);
@@ -328,9 +344,15 @@ void Engine::drain() {
   });
 }
 
-const Layout& Engine::layout() const { return state_->layout; }
-const Config& Engine::config() const { return state_->config; }
-const Plan& Engine::plan() const { return state_->plan; }
+const Layout& Engine::layout() const {
+  return state_->layout;
+}
+const Config& Engine::config() const {
+  return state_->config;
+}
+const Plan& Engine::plan() const {
+  return state_->plan;
+}
 
 const Budget& Engine::budget(Tier tier) const {
   return tier == Tier::device ? state_->device.budget() : tier == Tier::host ? state_->host : state_->nvme;

@@ -1,18 +1,18 @@
 #pragma once
 // The engine: parameters come to the device when they are needed, gradients leave it when they are there, the
 // optimizer's state never has to be on it.
+#include "../core/budget.h"
+#include "../core/config.h"
+#include "../core/plan.h"
+#include "../core/update.h"
+#include "layout.h"
+
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <utility>
 #include <vector>
-
-#include "../core/budget.h"
-#include "../core/config.h"
-#include "../core/plan.h"
-#include "../core/update.h"
-#include "layout.h"
 
 namespace spillway {
 
@@ -90,39 +90,39 @@ class UnitGradient {
 };
 
 struct EngineCounters {
-  std::int64_t steps = 0;          ///< updates made; what bias correction counts
+  std::int64_t steps = 0;  ///< updates made; what bias correction counts
   std::int64_t skipped_steps = 0;
   std::int64_t nvme_read_bytes = 0, nvme_written_bytes = 0;
   std::int64_t gathers = 0, gather_hits = 0;  ///< hits: the unit was still on the device
 };
 
-/// One calling thread; several engines may live in a process. Errors of asynchronous work are thrown by the next
-/// call and by every later one. Device, communicator and trace must outlive the engine.
+/// One calling thread; several engines may live in a process. Errors of asynchronous work are thrown by the
+/// next call and by every later one. Device, communicator and trace must outlive the engine.
 class Engine {
  public:
-  /// Reserves everything that the plan says and nothing later. Throws Error (resources) with the numbers, before
-  /// anything is allocated, where it does not fit; Error (io) for an unusable NVMe directory.
+  /// Reserves everything that the plan says and nothing later. Throws Error (resources) with the numbers,
+  /// before anything is allocated, where it does not fit; Error (io) for an unusable NVMe directory.
   Engine(const Config& config, const Layout& layout, Device& device, Communicator& communicator,
          Trace* trace = nullptr);
   ~Engine();  ///< waits for work in progress, never throws
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// Fills a trainable or frozen parameter: source(first, values) writes elements [first, first + size) of it, and is
-  /// called in ascending pieces. Moments become zero. Outside a step only.
+  /// Fills a trainable or frozen parameter: source(first, values) writes elements [first, first + size) of it,
+  /// and is called in ascending pieces. Moments become zero. Outside a step only.
   using Source = std::function<void(std::int64_t first, std::span<float> values)>;
   void load(int parameter, const Source& source);
   /// Reads the fp32 master weights: sink(first, values) in ascending pieces.
   using Sink = std::function<void(std::int64_t first, std::span<const float> values)>;
   void read(int parameter, const Sink& sink);
 
-  /// Between the last reduce() and step(): the gradient summed over micro-batches and uses (G of D5, not yet divided
-  /// by their number), in ascending pieces.
+  /// Between the last reduce() and step(): the gradient summed over micro-batches and uses (G of D5, not yet
+  /// divided by their number), in ascending pieces.
   void read_gradient(int parameter, const Sink& sink);
 
   void begin_step(const StepOptions& options);
-  /// Waits for the unit's last update. Views may be held at once up to the layout's live_units (one unit gathered
-  /// twice counts once); more is std::logic_error naming those held. Works outside a step too.
+  /// Waits for the unit's last update. Views may be held at once up to the layout's live_units (one unit
+  /// gathered twice counts once); more is std::logic_error naming those held. Works outside a step too.
   UnitView gather(int unit);
   /// For use 0 .. uses-1 of a unit, once a micro-batch. Up to live_gradients at once.
   UnitGradient gradient(int unit, int use = 0);

@@ -1,12 +1,12 @@
 #include "gradient_stream.h"
 
+#include "context.h"
+
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
 #include <fmt/format.h>
-
-#include "context.h"
 
 namespace spillway {
 
@@ -30,15 +30,19 @@ GradientStream::GradientStream(const Context& context)
   std::byte* planes = planes_memory_.data();
   for (const Layout::Unit& unit : layout.units()) {
     const GradientPlanes form(unit, context.config);
-    units_.push_back({.planes = planes, .form = form, .reduced = std::vector<int>(static_cast<std::size_t>(unit.uses)),
-                      .norm = {}, .buffer = context.next_buffer_id()});
+    units_.push_back({.planes = planes,
+                      .form = form,
+                      .reduced = std::vector<int>(static_cast<std::size_t>(unit.uses)),
+                      .norm = {},
+                      .buffer = context.next_buffer_id()});
     planes += form.bytes;
   }
   // On the device one wire slot is enough: whoever fills and empties it does so on one stream.
   const std::int64_t wire_bytes = (on_device_ ? largest_sum : largest) * context.sizes.weight_bytes;
   wire_memory_ = context.device.allocate("gradient wire", (on_device_ ? 1 : kStagingSlots) * wire_bytes);
   if (!on_device_) {
-    staging_memory_ = Memory(context.host, "gradient staging", kStagingSlots * largest_sum * context.sizes.weight_bytes);
+    staging_memory_ =
+        Memory(context.host, "gradient staging", kStagingSlots * largest_sum * context.sizes.weight_bytes);
   }
   for (int i = 0; i < kStagingSlots; ++i) {
     Pair& pair = pairs_[static_cast<std::size_t>(i)];
@@ -58,7 +62,9 @@ void GradientStream::begin_step(int micro_batches) {
 }
 
 /// The stream in whose order gradients reach their planes.
-Stream& GradientStream::landing() const { return context_.stream(on_device_ ? Lane::compute : Lane::copy_down); }
+Stream& GradientStream::landing() const {
+  return context_.stream(on_device_ ? Lane::compute : Lane::copy_down);
+}
 
 std::byte* GradientStream::plane(const UnitState& state, int unit, int use) const {
   return state.planes + use * context_.unit(unit).trainable * size_of(state.form.type);
@@ -71,8 +77,9 @@ float* GradientStream::open(int unit, int use) {
     throw std::logic_error(fmt::format("gradient({}): use {} of {}", shape.name, use, shape.uses));
   }
   if (state.reduced[static_cast<std::size_t>(use)] == micro_batches_) {
-    throw std::logic_error(fmt::format("gradient({}): use {} has been reduced for all {} micro-batches of this step",
-                                       shape.name, use, micro_batches_));
+    throw std::logic_error(
+        fmt::format("gradient({}): use {} has been reduced for all {} micro-batches of this step", shape.name,
+                    use, micro_batches_));
   }
   std::string held;
   Slot* free = nullptr;
@@ -85,25 +92,29 @@ float* GradientStream::open(int unit, int use) {
     }
   }
   if (free == nullptr) {
-    throw std::logic_error(fmt::format(
-        "gradient({}): all {} gradient slots are held by {}; reduce one, or declare more live gradients in the layout",
-        shape.name, slots_.size(), held));
+    throw std::logic_error(
+        fmt::format("gradient({}): all {} gradient slots are held by {}; reduce one, or declare more live "
+                    "gradients in the layout",
+                    shape.name, slots_.size(), held));
   }
-  // Whoever read the slot before did so on the compute stream, or before an event that the compute stream waited for.
+  // Whoever read the slot before did so on the compute stream, or before an event that the compute stream
+  // waited for.
   context_.stream(Lane::compute).zero(free->data, shape.trainable * 4, "zero gradient", unit);
   free->unit = unit;
   free->use = use;
-  context_.trace_buffer(BufferAction::own, free->buffer, unit, "gradient", Tier::device, shape.trainable * 4, "gradient");
+  context_.trace_buffer(BufferAction::own, free->buffer, unit, "gradient", Tier::device, shape.trainable * 4,
+                        "gradient");
   return free->data;
 }
 
 void GradientStream::reduce(int unit, int use) {
   const Layout::Unit& shape = context_.unit(unit);
   UnitState& state = units_[static_cast<std::size_t>(unit)];
-  const auto slot = std::find_if(slots_.begin(), slots_.end(),
-                                 [&](const Slot& s) { return s.unit == unit && s.use == use; });
+  const auto slot =
+      std::find_if(slots_.begin(), slots_.end(), [&](const Slot& s) { return s.unit == unit && s.use == use; });
   if (slot == slots_.end()) {
-    throw std::logic_error(fmt::format("reduce({}): there is no gradient of use {} to reduce", shape.name, use));
+    throw std::logic_error(
+        fmt::format("reduce({}): there is no gradient of use {} to reduce", shape.name, use));
   }
   const std::int64_t n = shape.trainable, bytes = n * context_.sizes.weight_bytes;
   const DType wire_type = context_.sizes.weight;
@@ -117,7 +128,8 @@ void GradientStream::reduce(int unit, int use) {
     std::byte* rounded = state.form.is_sum ? pair.wire : target;
     context_.device_state.cast(compute, rounded, wire_type, slot->data, n, unit);
     if (state.form.is_sum) {
-      context_.device_state.accumulate(compute, reinterpret_cast<float*>(target), {rounded, wire_type}, n, first, unit);
+      context_.device_state.accumulate(compute, reinterpret_cast<float*>(target), {rounded, wire_type}, n,
+                                       first, unit);
     }
   } else {
     Stream& down = context_.stream(Lane::copy_down);
@@ -128,16 +140,19 @@ void GradientStream::reduce(int unit, int use) {
     down.copy(landed, pair.wire, bytes, "gradient", unit);
     pair.emptied = down.record();
     if (state.form.is_sum) {
-      // On the host, in the order in which gradients land: staging is overwritten by a later copy of this stream only.
-      context_.device_state.accumulate(down, reinterpret_cast<float*>(target), {landed, wire_type}, n, first, unit);
+      // On the host, in the order in which gradients land: staging is overwritten by a later copy of this
+      // stream only.
+      context_.device_state.accumulate(down, reinterpret_cast<float*>(target), {landed, wire_type}, n, first,
+                                       unit);
     }
   }
   context_.trace_buffer(BufferAction::own, slot->buffer, -1, "gradient", Tier::device, 0, "reduce");
-  context_.trace_buffer(BufferAction::move, state.buffer, unit, "gradient", on_device_ ? Tier::device : Tier::host,
-                        n * size_of(state.form.type), "reduce");
+  context_.trace_buffer(BufferAction::move, state.buffer, unit, "gradient",
+                        on_device_ ? Tier::device : Tier::host, n * size_of(state.form.type), "reduce");
   slot->unit = -1;
   ++state.reduced[static_cast<std::size_t>(use)];
-  if (std::all_of(state.reduced.begin(), state.reduced.end(), [&](int count) { return count == micro_batches_; })) {
+  if (std::all_of(state.reduced.begin(), state.reduced.end(),
+                  [&](int count) { return count == micro_batches_; })) {
     complete(unit);
   }
 }
@@ -170,7 +185,8 @@ void GradientStream::complete(int unit) {
 cpu_adam::SquaredNorm GradientStream::finish() {
   for (const Slot& slot : slots_) {
     if (slot.unit >= 0) {
-      throw std::logic_error(fmt::format("step(): the gradient of {} has not been reduced", context_.unit(slot.unit).name));
+      throw std::logic_error(
+          fmt::format("step(): the gradient of {} has not been reduced", context_.unit(slot.unit).name));
     }
   }
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
@@ -203,8 +219,9 @@ void GradientStream::read(int unit, std::int64_t first, std::int64_t n, float* d
                 static_cast<std::int64_t>(piece.size()), "read gradient", unit);
     stream.synchronize();
     for (std::int64_t i = 0; i < n; ++i) {
-      destination[i] += state.form.type == DType::fp32 ? reinterpret_cast<const float*>(piece.data())[i]
-                                                       : to_float(reinterpret_cast<const BFloat16*>(piece.data())[i]);
+      destination[i] += state.form.type == DType::fp32
+                            ? reinterpret_cast<const float*>(piece.data())[i]
+                            : to_float(reinterpret_cast<const BFloat16*>(piece.data())[i]);
     }
   }
 }

@@ -1,14 +1,14 @@
 #pragma once
-// Gradients on their way from the device: device slot -> rounded for moving -> sum over micro-batches, where the
-// optimizer finds it, with its squared norm (D5).
-#include <array>
-#include <cstdint>
-#include <vector>
-
+// Gradients on their way from the device: device slot -> rounded for moving -> sum over micro-batches, where
+// the optimizer finds it, with its squared norm (D5).
 #include "../core/device.h"
 #include "../cpu_adam/norm.h"
 #include "../cpu_adam/planes.h"
 #include "plan.h"
+
+#include <array>
+#include <cstdint>
+#include <vector>
 
 namespace spillway {
 
@@ -20,15 +20,16 @@ class GradientStream {
   explicit GradientStream(const Context& context);
 
   void begin_step(int micro_batches);
-  /// A zeroed device slot. std::logic_error naming the units whose gradients are held where none is free, and for a
-  /// use that has been reduced micro_batches times already.
+  /// A zeroed device slot. std::logic_error naming the units whose gradients are held where none is free, and
+  /// for a use that has been reduced micro_batches times already.
   float* open(int unit, int use);
   void reduce(int unit, int use);
-  /// Everything has landed, what never came counts as zero, and the uses of tied units are added up. Returns the
-  /// squared norm of the whole gradient.
+  /// Everything has landed, what never came counts as zero, and the uses of tied units are added up. Returns
+  /// the squared norm of the whole gradient.
   cpu_adam::SquaredNorm finish();
 
-  /// The whole gradient of a unit, where the optimizer's tier says: valid from finish() to the next begin_step().
+  /// The whole gradient of a unit, where the optimizer's tier says: valid from finish() to the next
+  /// begin_step().
   cpu_adam::Gradient gradient(int unit) const;
   /// Copies elements [first, first + n) of the sum so far into host memory; waits for what is on its way.
   void read(int unit, std::int64_t first, std::int64_t n, float* destination);
@@ -48,9 +49,9 @@ class GradientStream {
   struct UnitState {
     std::byte* planes = nullptr;
     GradientPlanes form;
-    std::vector<int> reduced;       ///< micro-batches of each use
+    std::vector<int> reduced;  ///< micro-batches of each use
     cpu_adam::SquaredNorm norm;
-    bool complete = false;          ///< uses added up and measured, or on its way there in the stream's order
+    bool complete = false;  ///< uses added up and measured, or on its way there in the stream's order
     std::uint64_t buffer = 0;
   };
 

@@ -36,7 +36,8 @@ Layout::Layout(const std::vector<UnitSpec>& units, LayoutOptions options) : opti
     const int unit_index = static_cast<int>(units_.size());
     const int first = static_cast<int>(parameters_.size());
     for (const ParameterSpec& p : spec.parameters) {
-      if (!names.insert(p.name).second) throw std::logic_error(fmt::format("parameter {} is declared twice", p.name));
+      if (!names.insert(p.name).second)
+        throw std::logic_error(fmt::format("parameter {} is declared twice", p.name));
       if (p.group < 0) throw std::logic_error(fmt::format("parameter {}: group {}", p.name, p.group));
       parameters_.push_back({p.name, p.shape, p.group, p.trainable, unit_index, elements_of(p), 0});
     }

@@ -1,11 +1,11 @@
 #pragma once
-// Where each parameter lies. A unit's parameters are one flat row of elements: each starts at a multiple of 128,
-// trainable ones first, and the row is padded to a multiple of 128 * world. Padding stays zero.
+// Where each parameter lies. A unit's parameters are one flat row of elements: each starts at a multiple of
+// 128, trainable ones first, and the row is padded to a multiple of 128 * world. Padding stays zero.
+#include "../core/plan.h"
+
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include "../core/plan.h"
 
 namespace spillway {
 
@@ -13,20 +13,21 @@ struct ParameterSpec {
   std::string name;                 ///< unique in the model
   std::vector<std::int64_t> shape;  ///< row-major; every extent at least 1
   int group = 0;                    ///< index into StepOptions::groups
-  bool trainable = true;            ///< false: no gradient and no optimizer state, the weight is kept as it computes
+  bool trainable = true;  ///< false: no gradient and no optimizer state, the weight is kept as it computes
 };
 
 /// Parameters that are gathered and released together.
 struct UnitSpec {
   std::string name;
   std::vector<ParameterSpec> parameters;
-  int uses = 1;  ///< gradients reduced each micro-batch: more than 1 for tied weights, each use with its own sum
+  int uses =
+      1;  ///< gradients reduced each micro-batch: more than 1 for tied weights, each use with its own sum
 };
 
 struct LayoutOptions {
   int world = 1;
-  int live_units = 2;      ///< views that the model holds at once
-  int live_gradients = 1;  ///< gradients that the model holds at once, from gradient() to reduce()
+  int live_units = 2;                   ///< views that the model holds at once
+  int live_gradients = 1;               ///< gradients that the model holds at once, from gradient() to reduce()
   std::vector<PlanEntry> model_memory;  ///< what the model allocates on the device itself, by name
 };
 
@@ -67,7 +68,7 @@ class Layout {
   std::int64_t parameter_count() const;  ///< elements of all parameters, without padding
   std::int64_t largest_unit() const;     ///< elements, with padding
   std::int64_t largest_trainable() const;
-  int groups() const;                    ///< 1 + the largest group index
+  int groups() const;  ///< 1 + the largest group index
 
  private:
   LayoutOptions options_;

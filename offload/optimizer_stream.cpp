@@ -1,12 +1,12 @@
 #include "optimizer_stream.h"
 
-#include <algorithm>
-#include <atomic>
-
 #include "../cpu_adam/update.h"
 #include "context.h"
 #include "gradient_stream.h"
 #include "parameter_stream.h"
+
+#include <algorithm>
+#include <atomic>
 
 namespace spillway {
 namespace {
@@ -33,13 +33,15 @@ Store make_store(const Context& context, Swap* swap, Swap::Region region, std::i
 
 }  // namespace
 
-OptimizerStream::OptimizerStream(const Context& context, ParameterStream& parameters, Swap* swap, Swap::Region region)
+OptimizerStream::OptimizerStream(const Context& context, ParameterStream& parameters, Swap* swap,
+                                 Swap::Region region)
     : context_(context),
       parameters_(parameters),
       swap_(swap),
       record_offsets_(record_offsets(context)),
       records_(make_store(context, swap, region, record_offsets_.back())) {
-  for (std::size_t i = 0; i < context.layout.units().size(); ++i) record_buffers_.push_back(context.next_buffer_id());
+  for (std::size_t i = 0; i < context.layout.units().size(); ++i)
+    record_buffers_.push_back(context.next_buffer_id());
   const Chunks& chunks = context.chunks;
   const Tier weights = parameters.store().tier();
   if (weights != Tier::host) {
@@ -65,7 +67,8 @@ cpu_adam::Planes OptimizerStream::Chunk::planes(const StateSizes& sizes) const {
   auto* m = reinterpret_cast<float*>(record);
   float* v = m + state;
   if (sizes.weight == DType::fp32) return cpu_adam::FullPlanes{reinterpret_cast<float*>(high), m, v};
-  return cpu_adam::SplitPlanes{reinterpret_cast<BFloat16*>(high), reinterpret_cast<std::int16_t*>(v + state), m, v};
+  return cpu_adam::SplitPlanes{reinterpret_cast<BFloat16*>(high), reinterpret_cast<std::int16_t*>(v + state), m,
+                               v};
 }
 
 OptimizerStream::Where OptimizerStream::where(const Chunk& chunk) const {
@@ -78,7 +81,8 @@ OptimizerStream::Where OptimizerStream::where(const Chunk& chunk) const {
           .record_bytes = chunk.state * sizes.record_bytes};
 }
 
-void OptimizerStream::append_chunks(std::vector<Chunk>& chunks, int unit, std::int64_t first, std::int64_t last) const {
+void OptimizerStream::append_chunks(std::vector<Chunk>& chunks, int unit, std::int64_t first,
+                                    std::int64_t last) const {
   const Layout::Unit& shape = context_.unit(unit);
   const std::int64_t size = context_.chunks.elements;
   for (std::int64_t begin = first / size * size; begin < last; begin += size) {
@@ -132,10 +136,12 @@ void OptimizerStream::pass(Site site, const std::vector<Chunk>& chunks, bool cha
       bring(site, slot);
       if (site == Site::device) {
         Stream& compute = context_.stream(Lane::compute);
-        compute.call("adam", [&] { body(slot.chunk); }, slot.chunk.unit);
+        compute.call(
+            "adam", [&] { body(slot.chunk); }, slot.chunk.unit);
         compute.synchronize();
       } else {
-        TraceSpan span(context_.trace, Lane::adam, "adam", slot.chunk.unit, slot.chunk.state * context_.sizes.record_bytes);
+        TraceSpan span(context_.trace, Lane::adam, "adam", slot.chunk.unit,
+                       slot.chunk.state * context_.sizes.record_bytes);
         body(slot.chunk);
       }
       if (changes) take_home(site, slot);
@@ -168,13 +174,16 @@ void OptimizerStream::start(Site site, Slot& slot, const Chunk& chunk) {
   Store& weights = parameters_.store();
   const bool weights_visible = weights.tier() == (site == Site::host ? Tier::host : Tier::device);
   const bool record_visible = records_.tier() == (site == Site::host ? Tier::host : Tier::device);
-  slot.chunk.high = weights_visible ? weights.at(at.high_offset) : site == Site::host ? slot.host_high : slot.device_high;
+  slot.chunk.high = weights_visible      ? weights.at(at.high_offset)
+                    : site == Site::host ? slot.host_high
+                                         : slot.device_high;
   slot.chunk.record = record_visible ? records_.at(at.record_offset) : slot.host_record;
   if (weights.tier() == Tier::nvme) {
     slot.reads.push_back(weights.read(at.high_offset, slot.host_high, round_up(at.high_bytes, kBlockBytes)));
   }
   if (records_.tier() == Tier::nvme) {
-    slot.reads.push_back(records_.read(at.record_offset, slot.host_record, round_up(at.record_bytes, kBlockBytes)));
+    slot.reads.push_back(
+        records_.read(at.record_offset, slot.host_record, round_up(at.record_bytes, kBlockBytes)));
   }
 }
 
@@ -189,14 +198,15 @@ void OptimizerStream::bring(Site site, Slot& slot) {
   }
   if (site == Site::device && weights != Tier::device) {
     copy(Lane::copy_up, slot.device_high,
-         weights == Tier::host ? parameters_.store().at(at.high_offset) : slot.host_high, at.high_bytes, "high", unit);
+         weights == Tier::host ? parameters_.store().at(at.high_offset) : slot.host_high, at.high_bytes, "high",
+         unit);
   }
   if (site == Site::host && records_.tier() == Tier::device) {
     copy(Lane::copy_down, slot.host_record, records_.at(at.record_offset), at.record_bytes, "record", unit);
   }
   if (records_.tier() == Tier::nvme) {
-    context_.trace_buffer(BufferAction::move, record_buffers_[static_cast<std::size_t>(unit)], unit, "record", Tier::host,
-                          at.record_bytes, "read chunk");
+    context_.trace_buffer(BufferAction::move, record_buffers_[static_cast<std::size_t>(unit)], unit, "record",
+                          Tier::host, at.record_bytes, "read chunk");
   }
 }
 
@@ -209,8 +219,8 @@ void OptimizerStream::take_home(Site site, Slot& slot) {
     copy(Lane::copy_up, weights.at(at.high_offset), slot.host_high, at.high_bytes, "high", unit);
   }
   if (site == Site::device && weights.tier() != Tier::device) {
-    copy(Lane::copy_down, weights.tier() == Tier::host ? weights.at(at.high_offset) : slot.host_high, slot.device_high,
-         at.high_bytes, "high", unit);
+    copy(Lane::copy_down, weights.tier() == Tier::host ? weights.at(at.high_offset) : slot.host_high,
+         slot.device_high, at.high_bytes, "high", unit);
   }
   if (site == Site::host && records_.tier() == Tier::device) {
     copy(Lane::copy_up, records_.at(at.record_offset), slot.host_record, at.record_bytes, "record", unit);
@@ -219,13 +229,15 @@ void OptimizerStream::take_home(Site site, Slot& slot) {
     slot.writes.push_back(weights.write(at.high_offset, slot.host_high, round_up(at.high_bytes, kBlockBytes)));
   }
   if (records_.tier() == Tier::nvme) {
-    slot.writes.push_back(records_.write(at.record_offset, slot.host_record, round_up(at.record_bytes, kBlockBytes)));
-    context_.trace_buffer(BufferAction::move, record_buffers_[static_cast<std::size_t>(unit)], unit, "record", Tier::nvme,
-                          at.record_bytes, "write chunk");
+    slot.writes.push_back(
+        records_.write(at.record_offset, slot.host_record, round_up(at.record_bytes, kBlockBytes)));
+    context_.trace_buffer(BufferAction::move, record_buffers_[static_cast<std::size_t>(unit)], unit, "record",
+                          Tier::nvme, at.record_bytes, "write chunk");
   }
 }
 
-void OptimizerStream::wait(std::vector<aio::Ticket>& tickets, Lane lane, const Chunk& chunk, std::int64_t bytes) {
+void OptimizerStream::wait(std::vector<aio::Ticket>& tickets, Lane lane, const Chunk& chunk,
+                           std::int64_t bytes) {
   if (tickets.empty()) return;
   TraceSpan span(context_.trace, lane, lane == Lane::read ? "read chunk" : "write chunk", chunk.unit, bytes);
   while (!tickets.empty()) {
@@ -235,8 +247,8 @@ void OptimizerStream::wait(std::vector<aio::Ticket>& tickets, Lane lane, const C
   }
 }
 
-void OptimizerStream::copy(Lane lane, void* destination, const void* source, std::int64_t bytes, std::string_view name,
-                           int unit) {
+void OptimizerStream::copy(Lane lane, void* destination, const void* source, std::int64_t bytes,
+                           std::string_view name, int unit) {
   if (bytes == 0) return;
   Stream& stream = context_.stream(lane);
   stream.copy(destination, source, bytes, name, unit);

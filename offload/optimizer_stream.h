@@ -1,13 +1,13 @@
 #pragma once
 // Optimizer state on its way through the update: read chunk -> Adam -> write chunk, over a ring of slots.
-#include <cstdint>
-#include <functional>
-#include <vector>
-
 #include "../core/update.h"
 #include "../cpu_adam/planes.h"
 #include "plan.h"
 #include "store.h"
+
+#include <cstdint>
+#include <functional>
+#include <vector>
 
 namespace spillway {
 
@@ -20,12 +20,12 @@ class OptimizerStream {
   /// Reserves "optimizer records" in their tier and the slots through which chunks pass.
   OptimizerStream(const Context& context, ParameterStream& parameters, Swap* swap, Swap::Region region);
 
-  /// Updates every trainable parameter from its gradient: coefficients for each parameter group. Returns true where a
-  /// weight or moment became non-finite.
+  /// Updates every trainable parameter from its gradient: coefficients for each parameter group. Returns true
+  /// where a weight or moment became non-finite.
   bool update(const GradientStream& gradients, std::span<const AdamCoefficients> coefficients);
 
-  /// What a visitor sees of a chunk, in host memory: elements [first, first + elements) of the unit, the leading `state`
-  /// ones with optimizer state.
+  /// What a visitor sees of a chunk, in host memory: elements [first, first + elements) of the unit, the
+  /// leading `state` ones with optimizer state.
   struct Chunk {
     int unit = 0;
     std::int64_t first = 0, elements = 0, state = 0;
@@ -35,8 +35,8 @@ class OptimizerStream {
     cpu_adam::Planes planes(const StateSizes& sizes) const;
   };
   using Visit = std::function<void(const Chunk&)>;
-  /// Brings the chunks that hold elements [first, last) of a unit to the host, calls visit for each in ascending order
-  /// on the calling thread, and takes them home again where they were changed.
+  /// Brings the chunks that hold elements [first, last) of a unit to the host, calls visit for each in
+  /// ascending order on the calling thread, and takes them home again where they were changed.
   void visit(int unit, std::int64_t first, std::int64_t last, bool changes, const Visit& visit);
 
  private:
@@ -59,8 +59,10 @@ class OptimizerStream {
   void wait(std::vector<aio::Ticket>& tickets, Lane lane, const Chunk& chunk, std::int64_t bytes);
   Where where(const Chunk& chunk) const;
   void append_chunks(std::vector<Chunk>& chunks, int unit, std::int64_t first, std::int64_t last) const;
-  void copy(Lane lane, void* destination, const void* source, std::int64_t bytes, std::string_view name, int unit);
-  bool update_chunk(const Chunk& chunk, const GradientStream& gradients, std::span<const AdamCoefficients> coefficients);
+  void copy(Lane lane, void* destination, const void* source, std::int64_t bytes, std::string_view name,
+            int unit);
+  bool update_chunk(const Chunk& chunk, const GradientStream& gradients,
+                    std::span<const AdamCoefficients> coefficients);
 
   const Context& context_;
   ParameterStream& parameters_;

@@ -1,10 +1,10 @@
 #include "parameter_stream.h"
 
+#include "context.h"
+
 #include <stdexcept>
 
 #include <fmt/format.h>
-
-#include "context.h"
 
 namespace spillway {
 namespace {
@@ -74,9 +74,10 @@ ParameterStream::View ParameterStream::gather(int unit) {
     if (chosen < 0 || slot.released_at < slots_[static_cast<std::size_t>(chosen)].released_at) chosen = i;
   }
   if (chosen < 0) {
-    throw std::logic_error(fmt::format(
-        "gather({}): all {} parameter slots are held by views of {}; release one, or declare more live units in the layout",
-        context_.unit(unit).name, slots_.size(), held()));
+    throw std::logic_error(
+        fmt::format("gather({}): all {} parameter slots are held by views of {}; release one, or declare more "
+                    "live units in the layout",
+                    context_.unit(unit).name, slots_.size(), held()));
   }
   Slot& slot = slots_[static_cast<std::size_t>(chosen)];
   slot.unit = -1;  // unless filling it succeeds

@@ -1,12 +1,12 @@
 #pragma once
 // Parameters on their way to the device: tier -> host slot -> device slot -> view.
-#include <array>
-#include <cstdint>
-#include <vector>
-
 #include "../core/device.h"
 #include "plan.h"
 #include "store.h"
+
+#include <array>
+#include <cstdint>
+#include <vector>
 
 namespace spillway {
 
@@ -15,8 +15,8 @@ struct Context;
 /// Owns the high planes of all units, in their tier, and the slots in which they are seen by the device.
 class ParameterStream {
  public:
-  /// Reserves "parameters" in the tier, or "parameter slots" and "parameter staging". `swap` may be null unless the
-  /// tier is NVMe, with the region of the parameters.
+  /// Reserves "parameters" in the tier, or "parameter slots" and "parameter staging". `swap` may be null unless
+  /// the tier is NVMe, with the region of the parameters.
   ParameterStream(const Context& context, Swap* swap, Swap::Region region);
 
   struct View {
@@ -24,8 +24,8 @@ class ParameterStream {
     int slot = -1;  ///< -1: at home on the device
     bool was_there = false;
   };
-  /// The compute stream's later work sees the unit's current parameters. std::logic_error naming the units held where
-  /// no slot is free.
+  /// The compute stream's later work sees the unit's current parameters. std::logic_error naming the units held
+  /// where no slot is free.
   View gather(int unit);
   void release(int unit, int slot) noexcept;
   /// The unit's parameters have been changed in the store: what slots hold of it is stale.
@@ -40,9 +40,9 @@ class ParameterStream {
  private:
   struct Slot {
     std::byte* data = nullptr;
-    int unit = -1;       ///< whose parameters it holds, -1: none
+    int unit = -1;  ///< whose parameters it holds, -1: none
     int views = 0;
-    Event released;      ///< on the compute stream: after it, the contents may be overwritten
+    Event released;  ///< on the compute stream: after it, the contents may be overwritten
     std::uint64_t released_at = 0;
     std::uint64_t buffer = 0;
   };

@@ -1,12 +1,12 @@
 #include "plan.h"
 
-#include <algorithm>
-
-#include <fmt/format.h>
-
 #include "../core/error.h"
 #include "../core/size.h"
 #include "../cpu_adam/norm.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
 
 namespace spillway {
 
@@ -21,7 +21,8 @@ Chunks::Chunks(const Layout& layout, const StateSizes& sizes)
       weight_bytes(elements * sizes.weight_bytes) {}
 
 std::int64_t Chunks::unit_record_bytes(const Layout::Unit& unit, const StateSizes& sizes) const {
-  return unit.trainable / elements * record_bytes + round_up(unit.trainable % elements * sizes.record_bytes, kBlockBytes);
+  return unit.trainable / elements * record_bytes +
+         round_up(unit.trainable % elements * sizes.record_bytes, kBlockBytes);
 }
 
 GradientPlanes::GradientPlanes(const Layout::Unit& unit, const Config& config)
@@ -65,7 +66,8 @@ Plan make_plan(const Layout& layout, const Config& config) {
 
   if (config.parameter_tier == Tier::host) plan.host.add("parameters", weights);
   if (config.parameter_tier == Tier::nvme) {
-    plan.host.add("parameter staging", kStagingSlots * round_up(layout.largest_unit() * sizes.weight_bytes, kBlockBytes));
+    plan.host.add("parameter staging",
+                  kStagingSlots * round_up(layout.largest_unit() * sizes.weight_bytes, kBlockBytes));
   }
   if (config.parameter_tier != Tier::host) plan.host.add("parameter update slots", weight_slots);
   if (config.optimizer_tier == Tier::host) {
@@ -107,8 +109,8 @@ std::string smallest_placement(const Layout& layout, const Config& config, Tier 
       const std::int64_t bytes = make_plan(layout, other).of(tier).total();
       if (smallest >= 0 && bytes >= smallest) continue;
       smallest = bytes;
-      words = fmt::format("{} ({} bytes) with --offload-parameters {} --offload-optimizer {}", format_size(bytes), bytes,
-                          name_of(parameters), name_of(optimizer));
+      words = fmt::format("{} ({} bytes) with --offload-parameters {} --offload-optimizer {}",
+                          format_size(bytes), bytes, name_of(parameters), name_of(optimizer));
     }
   }
   return words;
@@ -120,17 +122,20 @@ void check_tier(const Layout& layout, const Config& config, const Plan& plan, Ti
   const auto& units = layout.units();
   const auto largest = std::max_element(units.begin(), units.end(),
                                         [](const auto& a, const auto& b) { return a.elements < b.elements; });
-  throw Error(ErrorKind::resources,
-              fmt::format("{} memory: {} are needed and the budget is {}: {}; the largest unit is {} with {} parameters",
-                          name_of(tier), format_size(needed), format_size(limit), describe(plan.of(tier)),
-                          largest->name, largest->elements),
-              {.hint = fmt::format("with this placement --{}-memory {} works; the smallest of all placements is {}",
-                                   name_of(tier), needed, smallest_placement(layout, config, tier))});
+  throw Error(
+      ErrorKind::resources,
+      fmt::format(
+          "{} memory: {} are needed and the budget is {}: {}; the largest unit is {} with {} parameters",
+          name_of(tier), format_size(needed), format_size(limit), describe(plan.of(tier)), largest->name,
+          largest->elements),
+      {.hint = fmt::format("with this placement --{}-memory {} works; the smallest of all placements is {}",
+                           name_of(tier), needed, smallest_placement(layout, config, tier))});
 }
 
 }  // namespace
 
-void check_plan(const Layout& layout, const Config& config, std::int64_t device_limit, std::int64_t host_limit) {
+void check_plan(const Layout& layout, const Config& config, std::int64_t device_limit,
+                std::int64_t host_limit) {
   const Plan plan = make_plan(layout, config);
   check_tier(layout, config, plan, Tier::device, device_limit);
   check_tier(layout, config, plan, Tier::host, host_limit);

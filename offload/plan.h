@@ -1,18 +1,18 @@
 #pragma once
 // How state lies in the tiers, and what a run occupies. The engine reserves exactly what make_plan says.
-#include <cstdint>
-
 #include "../core/config.h"
 #include "../core/dtype.h"
 #include "../core/plan.h"
 #include "layout.h"
+
+#include <cstdint>
 
 namespace spillway {
 
 /// Bytes and types of the state of one element.
 struct StateSizes {
   explicit StateSizes(const Config& config);
-  DType weight;               ///< of the high plane, which the device computes with, and of a gradient that moves
+  DType weight;  ///< of the high plane, which the device computes with, and of a gradient that moves
   std::int64_t weight_bytes;  ///< 2, or 4 with precision fp32
   std::int64_t record_bytes;  ///< m and v (4 each) and, where the master is split, low (2)
 };
@@ -35,22 +35,22 @@ struct Chunks {
 /// The gradients of one unit where the optimizer finds them: one plane for each use.
 struct GradientPlanes {
   GradientPlanes(const Layout::Unit& unit, const Config& config);
-  DType type;          ///< of its elements: as it moves, or fp32 where several are added up
+  DType type;  ///< of its elements: as it moves, or fp32 where several are added up
   int planes;
   bool is_sum;         ///< several gradients are added up in it
   std::int64_t bytes;  ///< of all planes
 };
 
-constexpr std::int64_t kBlockBytes = 4096;         ///< what direct transfers are multiples of
-constexpr int kUpdateSlots = 3;                    ///< a chunk read, one updated, one written at a time
-constexpr int kStagingSlots = 2;                   ///< one filled while the other is emptied
+constexpr std::int64_t kBlockBytes = 4096;           ///< what direct transfers are multiples of
+constexpr int kUpdateSlots = 3;                      ///< a chunk read, one updated, one written at a time
+constexpr int kStagingSlots = 2;                     ///< one filled while the other is emptied
 constexpr std::int64_t kConversionElements = 16384;  ///< of a piece in Engine::load and read
 
 /// Bytes by name and tier of the whole run: a pure function of its arguments.
 Plan make_plan(const Layout& layout, const Config& config);
 
-/// Throws Error (resources) with the numbers, the largest unit, and what would fit, where a tier's plan exceeds its
-/// limit (negative: none).
+/// Throws Error (resources) with the numbers, the largest unit, and what would fit, where a tier's plan exceeds
+/// its limit (negative: none).
 void check_plan(const Layout& layout, const Config& config, std::int64_t device_limit, std::int64_t host_limit);
 
 }  // namespace spillway

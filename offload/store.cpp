@@ -1,8 +1,8 @@
 #include "store.h"
 
-#include <stdexcept>
-
 #include "../core/device.h"
+
+#include <stdexcept>
 
 namespace spillway {
 namespace {
@@ -20,7 +20,8 @@ Swap::Swap(Budget& budget, const std::vector<Request>& requests)
     for (std::size_t j = i; j < requests.size(); ++j) {
       if (requests[j].directory == requests[i].directory) bytes += requests[j].bytes;
     }
-    files_.push_back(std::make_unique<aio::DirectFile>(aio::DirectFile::create_anonymous(requests[i].directory, bytes)));
+    files_.push_back(
+        std::make_unique<aio::DirectFile>(aio::DirectFile::create_anonymous(requests[i].directory, bytes)));
     std::int64_t offset = 0;
     for (std::size_t j = i; j < requests.size(); ++j) {
       if (requests[j].directory != requests[i].directory) continue;

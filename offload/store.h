@@ -1,14 +1,14 @@
 #pragma once
 // A region of bytes in one tier, whatever the tier is.
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "../aio/file.h"
 #include "../aio/queue.h"
 #include "../core/budget.h"
 #include "../core/tier.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
 
 namespace spillway {
 
@@ -23,7 +23,7 @@ class Swap {
     std::int64_t offset = 0;
   };
   struct Request {
-    std::string name;       ///< in the budget
+    std::string name;  ///< in the budget
     std::string directory;
     std::int64_t bytes = 0;  ///< a multiple of 4 KiB
   };

@@ -1,13 +1,13 @@
 #include "weights_hash.h"
 
+#include "engine.h"
+
 #include <bit>
 #include <memory>
 #include <span>
 
 #include <fmt/format.h>
 #include <xxhash.h>
-
-#include "engine.h"
 
 namespace spillway {
 

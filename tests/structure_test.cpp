@@ -1,6 +1,4 @@
 // The arrows between folders point one way: a folder includes only those above it in the table of HACKING.md.
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -8,6 +6,8 @@
 #include <set>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 namespace {
 
@@ -27,7 +27,8 @@ std::vector<fs::path> sources(const fs::path& folder) {
   std::vector<fs::path> found;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     const std::string extension = entry.path().extension();
-    if (extension == ".h" || extension == ".cpp" || extension == ".cu" || extension == ".cuh") found.push_back(entry.path());
+    if (extension == ".h" || extension == ".cpp" || extension == ".cu" || extension == ".cuh")
+      found.push_back(entry.path());
   }
   return found;
 }
@@ -48,7 +49,8 @@ TEST(Structure, ArrowsBetweenFoldersPointOneWay) {
         EXPECT_FALSE(is_cuda && folder != "core" && folder != "kernels") << file << " includes " << name;
         if (match[1] == "<") continue;
         const fs::path target = fs::weakly_canonical(file.parent_path() / name);
-        EXPECT_TRUE(fs::exists(target)) << file << " includes " << name << ", which is not there by that relative path";
+        EXPECT_TRUE(fs::exists(target))
+            << file << " includes " << name << ", which is not there by that relative path";
         const std::string other = *fs::relative(target, root).begin();
         EXPECT_TRUE(other == folder || allowed.count(other)) << file << " includes " << name << " of " << other;
         ++checked;

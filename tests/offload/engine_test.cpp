@@ -1,9 +1,10 @@
 #include "../../offload/engine.h"
 
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "../../core/error.h"
+#include "../../cpu_adam/isa.h"
+#include "../../offload/plan.h"
+#include "../../offload/weights_hash.h"
+#include "toy_model.h"
 
 #include <bit>
 #include <filesystem>
@@ -11,11 +12,10 @@
 #include <map>
 #include <sstream>
 
-#include "../../core/error.h"
-#include "../../cpu_adam/isa.h"
-#include "../../offload/plan.h"
-#include "../../offload/weights_hash.h"
-#include "toy_model.h"
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace spillway {
 namespace {
@@ -60,7 +60,8 @@ class Isa {
   ~Isa() { unsetenv("SPILLWAY_ISA"); }
 };
 
-void expect_same(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b, const Layout& layout) {
+void expect_same(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b,
+                 const Layout& layout) {
   ASSERT_EQ(a.size(), b.size());
   for (std::size_t p = 0; p < a.size(); ++p) {
     ASSERT_EQ(a[p].size(), b[p].size()) << layout.parameters()[p].name;
@@ -175,7 +176,8 @@ TEST_P(Placements, LoadAndReadGiveBackEveryBit) {
   toy::Trainer trainer(run);
   const int p = trainer.engine->layout().parameter("weight");  // spans several chunks
   const auto value = [](std::int64_t i) {
-    return std::bit_cast<float>(static_cast<std::uint32_t>(i) * 2654435761u & 0x7f7fffffu);  // finite, subnormals too
+    return std::bit_cast<float>(static_cast<std::uint32_t>(i) * 2654435761u &
+                                0x7f7fffffu);  // finite, subnormals too
   };
   const auto neighbour = trainer.weights();
   trainer.engine->load(p, [&](std::int64_t first, std::span<float> values) {
@@ -211,10 +213,11 @@ TEST_P(Placements, MoveTheBytesOfTheFormatAndNoMore) {
   EXPECT_EQ(after.nvme_read_bytes - before.nvme_read_bytes, updated + gathered);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiers, Placements, testing::Combine(testing::ValuesIn(kTiers), testing::ValuesIn(kTiers)),
+INSTANTIATE_TEST_SUITE_P(Tiers, Placements,
+                         testing::Combine(testing::ValuesIn(kTiers), testing::ValuesIn(kTiers)),
                          [](const auto& tiers) {
-                           return "Parameters_" + std::string(name_of(std::get<0>(tiers.param))) + "_Optimizer_" +
-                                  std::string(name_of(std::get<1>(tiers.param)));
+                           return "Parameters_" + std::string(name_of(std::get<0>(tiers.param))) +
+                                  "_Optimizer_" + std::string(name_of(std::get<1>(tiers.param)));
                          });
 
 TEST(Engine, OneHashForEveryPlacementThreadCountAndInstructionSet) {
@@ -236,8 +239,8 @@ TEST(Engine, OneHashForEveryPlacementThreadCountAndInstructionSet) {
               trainer.step();
               const std::string hash = weights_xxh3(*trainer.engine);
               if (expected.empty()) expected = hash;
-              ASSERT_EQ(hash, expected) << name_of(parameters) << " " << name_of(optimizer) << " " << threads << " "
-                                        << cpu_adam::name_of(isa);
+              ASSERT_EQ(hash, expected) << name_of(parameters) << " " << name_of(optimizer) << " " << threads
+                                        << " " << cpu_adam::name_of(isa);
             }
           }
         }
@@ -291,7 +294,8 @@ TEST(Engine, EvaluationBetweenStepsLeavesNoTrace) {
   for (int step = 0; step < 3; ++step) {
     a.step();
     b.step();
-    for (int unit = 0; unit < static_cast<int>(b.engine->layout().units().size()); ++unit) b.engine->gather(unit);
+    for (int unit = 0; unit < static_cast<int>(b.engine->layout().units().size()); ++unit)
+      b.engine->gather(unit);
   }
   EXPECT_EQ(weights_xxh3(*a.engine), weights_xxh3(*b.engine));
 }
@@ -322,11 +326,14 @@ TEST(Engine, MisuseIsALogicErrorThatNamesTheUnitAndBreaksNothing) {
     }
     return "nothing was thrown";
   };
-  const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+  const auto has = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
   {
     UnitView a = engine.gather(0), b = engine.gather(2), again = engine.gather(0);
     EXPECT_PRED2(has, message_of([&] { engine.gather(3); }), "embedding, layer.0");
-    EXPECT_PRED2(has, message_of([&] { engine.load(0, [](std::int64_t, std::span<float>) {}); }), "views of embedding");
+    EXPECT_PRED2(has, message_of([&] { engine.load(0, [](std::int64_t, std::span<float>) {}); }),
+                 "views of embedding");
     EXPECT_PRED2(has, message_of([&] { a.parameter(engine.layout().parameter("weight")); }), "weight");
   }
   EXPECT_PRED2(has, message_of([&] { engine.gradient(0); }), "begin_step");
@@ -361,7 +368,9 @@ TEST(Engine, AWeightThatIsNoLongerFiniteEndsTheRun) {
   trainer.engine->begin_step({toy::groups(0), 1});
   const int unit = trainer.engine->layout().unit("layer.2");
   float* sums = trainer.engine->gradient(unit).parameter(trainer.engine->layout().parameter("bias.2"));
-  trainer.device->stream(Lane::compute).call("poison", [=] { sums[0] = std::numeric_limits<float>::quiet_NaN(); });
+  trainer.device->stream(Lane::compute).call("poison", [=] {
+    sums[0] = std::numeric_limits<float>::quiet_NaN();
+  });
   trainer.engine->reduce(unit);
   for (int call = 0; call < 2; ++call) {  // the first error is thrown by every later call
     try {
@@ -378,7 +387,9 @@ TEST(Engine, AnErrorOfTheModelsOwnWorkSurfacesAndTheEngineEnds) {
   Directory directory;
   toy::Trainer trainer(make_run(Tier::nvme, Tier::nvme, directory));
   trainer.step();
-  trainer.device->stream(Lane::compute).call("fails", [] { throw Error(ErrorKind::numerics, "the model failed"); });
+  trainer.device->stream(Lane::compute).call("fails", [] {
+    throw Error(ErrorKind::numerics, "the model failed");
+  });
   trainer.device->stream(Lane::compute).record().wait();
   EXPECT_THROW(trainer.engine->gather(0), Error);
   EXPECT_THROW(trainer.engine->begin_step({toy::groups(1), 1}), Error);

@@ -1,11 +1,11 @@
 #include "../../offload/layout.h"
 
-#include <gtest/gtest.h>
+#include "../../core/error.h"
+#include "../../offload/plan.h"
 
 #include <stdexcept>
 
-#include "../../core/error.h"
-#include "../../offload/plan.h"
+#include <gtest/gtest.h>
 
 namespace spillway {
 namespace {
@@ -27,7 +27,8 @@ TEST(Layout, PutsTrainableParametersFirstAtMultiplesOf128) {
 
 TEST(Layout, PadsUnitsToTheWorldSoThatShardsAreEqual) {
   for (const int world : {1, 2, 3, 7}) {
-    const Layout layout({{"unit", {{"a", {1000}}, {"f", {10}, 0, false}}}, {"tiny", {{"b", {1}}}}}, {.world = world});
+    const Layout layout({{"unit", {{"a", {1000}}, {"f", {10}, 0, false}}}, {"tiny", {{"b", {1}}}}},
+                        {.world = world});
     for (const auto& unit : layout.units()) {
       EXPECT_EQ(unit.elements % (128 * world), 0);
       EXPECT_EQ(unit.trainable % (128 * world), 0);
@@ -72,7 +73,8 @@ TEST(Plan, AddsUpByHand) {
 TEST(Plan, HostMemoryGrowsByGradientsOnlyWhenAllIsOnNvme) {
   const auto host = [](int layers, Tier tier) {
     std::vector<UnitSpec> units;
-    for (int i = 0; i < layers; ++i) units.push_back({"layer." + std::to_string(i), {{"w." + std::to_string(i), {1 << 20}}}});
+    for (int i = 0; i < layers; ++i)
+      units.push_back({"layer." + std::to_string(i), {{"w." + std::to_string(i), {1 << 20}}}});
     Config config;
     config.optimizer_tier = config.parameter_tier = tier;
     return make_plan(Layout(units), config).host.total();

@@ -1,19 +1,20 @@
 #pragma once
-// A model whose gradient is cheap and known, with everything that makes units awkward: tied, frozen, unused, tiny, and
-// with sizes that divide nothing. And the same training written down plainly, as the reference for the engine.
-#include <cmath>
-#include <cstdint>
-#include <cstdlib>
-#include <memory>
-#include <string>
-#include <vector>
-
+// A model whose gradient is cheap and known, with everything that makes units awkward: tied, frozen, unused,
+// tiny, and with sizes that divide nothing. And the same training written down plainly, as the reference for
+// the engine.
 #include "../../core/communicator.h"
 #include "../../core/config.h"
 #include "../../core/host_device.h"
 #include "../../core/trace.h"
 #include "../../core/update.h"
 #include "../../offload/engine.h"
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
 
 namespace spillway::toy {
 
@@ -43,8 +44,9 @@ inline float initial(int parameter, std::int64_t i) {
 /// What one use adds to the gradient of an element in one micro-batch: towards a target, with noise.
 inline float gradient_of(float weight, int parameter, std::int64_t i, std::int64_t micro_batch, int use) {
   const float target = hash_to_float(static_cast<std::uint64_t>(parameter), static_cast<std::uint64_t>(i), 99);
-  const float noise = hash_to_float(static_cast<std::uint64_t>(micro_batch * 3 + use + 1), static_cast<std::uint64_t>(i),
-                                    static_cast<std::uint64_t>(parameter + 1000));
+  const float noise =
+      hash_to_float(static_cast<std::uint64_t>(micro_batch * 3 + use + 1), static_cast<std::uint64_t>(i),
+                    static_cast<std::uint64_t>(parameter + 1000));
   return (weight - target) * 0.5f + noise * 0.1f;
 }
 
@@ -63,17 +65,21 @@ inline std::vector<AdamHyper> groups(std::int64_t step) {
   return {decays, plain};
 }
 
-inline bool is_used(const Layout::Unit& unit) { return unit.name != "unused" && unit.trainable > 0; }
+inline bool is_used(const Layout::Unit& unit) {
+  return unit.name != "unused" && unit.trainable > 0;
+}
 
 class Trainer {
  public:
   explicit Trainer(const Run& run)
       : run_(run),
-        device(std::make_unique<HostDevice>(HostDeviceOptions{run.device_memory, run.device_threads}, run.trace)),
+        device(
+            std::make_unique<HostDevice>(HostDeviceOptions{run.device_memory, run.device_threads}, run.trace)),
         engine(std::make_unique<Engine>(run.config, layout(), *device, communicator, run.trace)) {
     for (int p = 0; p < static_cast<int>(engine->layout().parameters().size()); ++p) {
       engine->load(p, [p](std::int64_t first, std::span<float> values) {
-        for (std::size_t i = 0; i < values.size(); ++i) values[i] = initial(p, first + static_cast<std::int64_t>(i));
+        for (std::size_t i = 0; i < values.size(); ++i)
+          values[i] = initial(p, first + static_cast<std::int64_t>(i));
       });
     }
   }
@@ -88,13 +94,18 @@ class Trainer {
       const void* weights = view.parameter(p);
       float* sums = gradient.parameter(p);
       const std::int64_t n = shape.parameters()[static_cast<std::size_t>(p)].elements;
-      device->stream(Lane::compute).launch("toy", (n + 999) / 1000, [=, this, mb = micro_batch](std::int64_t tile, int) {
-        for (std::int64_t i = tile * 1000; i < std::min(n, (tile + 1) * 1000); ++i) {
-          const float w = run_.config.precision == DType::fp32 ? static_cast<const float*>(weights)[i]
-                                                               : to_float(static_cast<const BFloat16*>(weights)[i]);
-          sums[i] += gradient_of(w, p, i, mb, use);
-        }
-      }, unit);
+      device->stream(Lane::compute)
+          .launch(
+              "toy", (n + 999) / 1000,
+              [=, this, mb = micro_batch](std::int64_t tile, int) {
+                for (std::int64_t i = tile * 1000; i < std::min(n, (tile + 1) * 1000); ++i) {
+                  const float w = run_.config.precision == DType::fp32
+                                      ? static_cast<const float*>(weights)[i]
+                                      : to_float(static_cast<const BFloat16*>(weights)[i]);
+                  sums[i] += gradient_of(w, p, i, mb, use);
+                }
+              },
+              unit);
     }
     engine->reduce(unit, use);
   }
@@ -137,8 +148,8 @@ class Trainer {
   std::int64_t micro_batch = 0;
 };
 
-/// The same training, plainly: one loop over elements, one thread, nothing shared with the engine but the formulas for
-/// one element in core/.
+/// The same training, plainly: one loop over elements, one thread, nothing shared with the engine but the
+/// formulas for one element in core/.
 struct Reference {
   explicit Reference(const Run& run) : run_(run), shape_(layout()) {
     for (int p = 0; p < static_cast<int>(shape_.parameters().size()); ++p) {
@@ -171,7 +182,8 @@ struct Reference {
         for (int use = 0; use < unit.uses; ++use) {
           float sum = 0;
           for (int k = 0; k < micro_batches; ++k) {
-            sum += moved(0.0f + gradient_of(seen, static_cast<int>(p), static_cast<std::int64_t>(i), micro_batch + k, use));
+            sum += moved(0.0f + gradient_of(seen, static_cast<int>(p), static_cast<std::int64_t>(i),
+                                            micro_batch + k, use));
           }
           total += sum;
         }
@@ -188,7 +200,8 @@ struct Reference {
 
   void update(double norm) {
     double factor = 1.0 / run_.config.accumulation;
-    if (run_.config.gradient_clipping > 0) factor *= std::min(1.0, run_.config.gradient_clipping / (norm + 1e-6));
+    if (run_.config.gradient_clipping > 0)
+      factor *= std::min(1.0, run_.config.gradient_clipping / (norm + 1e-6));
     const auto hypers = groups(steps);
     ++steps;
     for (std::size_t p = 0; p < weights.size(); ++p) {
