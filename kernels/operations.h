@@ -23,8 +23,8 @@ struct AttentionShape {
 /// All shapes with which a model will call its operations: scratch memory is reserved for them, no more. A
 /// shape that was not named is std::logic_error when it is used.
 struct Shapes {
-  std::vector<LinearShape> linears;
-  std::vector<AttentionShape> attentions;
+  std::vector<LinearShape> linears = {};
+  std::vector<AttentionShape> attentions = {};
 };
 
 class Operations {
