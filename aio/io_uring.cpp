@@ -52,7 +52,7 @@ class IoUring final : public Ring {
 
   std::size_t reap(std::span<Completion> completions, bool wait) noexcept override {
     for (int attempt = 0;; ++attempt) {
-      submit();
+      const int refusal = submit();
       const std::size_t count = collect(completions);
       if (count > 0 || !wait || (in_kernel_ == 0 && unsubmitted_.empty())) return count;
       if (in_kernel_ > 0) {
@@ -61,9 +61,9 @@ class IoUring final : public Ring {
         // Completions arrive in shared memory also where the kernel refuses to wait for them.
         if (result < 0 && result != -EINTR) std::this_thread::sleep_for(1ms);
       } else if (attempt < patience) {
-        std::this_thread::sleep_for(1ms);  // the kernel lacks memory for the moment
+        std::this_thread::sleep_for(1ms);  // a shortage of the kernel's, for the moment
       } else {
-        give_up(EAGAIN);
+        give_up(refusal);
       }
     }
   }
@@ -96,19 +96,22 @@ class IoUring final : public Ring {
                  {.operation = "io_uring_setup", .error_number = error_number, .hint = std::move(hint)});
   }
 
-  void submit() noexcept {
+  /// Returns 0, or the errno of a refusal that may pass: a completion must come, or memory be found, first.
+  int submit() noexcept {
     while (!unsubmitted_.empty()) {
       const int result = ::io_uring_submit(&ring_);
       if (result > 0) {
         const auto count = std::min(static_cast<std::size_t>(result), unsubmitted_.size());
         unsubmitted_.erase(unsubmitted_.begin(), unsubmitted_.begin() + static_cast<std::ptrdiff_t>(count));
         in_kernel_ += count;
-      } else if (result == 0 || result == -EAGAIN || result == -EBUSY || result == -ENOMEM) {
-        return;  // for later: something in flight must complete, or memory be found, first
-      } else if (result != -EINTR) {
+      } else if (result == 0 || result == -EINTR || result == -EAGAIN || result == -EBUSY ||
+                 result == -ENOMEM) {
+        return result == 0 ? EAGAIN : -result;
+      } else {
         give_up(-result);
       }
     }
+    return 0;
   }
 
   /// Nothing is handed to the kernel after this: entries that it has not taken stay in the ring and are never

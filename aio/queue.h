@@ -29,9 +29,9 @@ struct QueueCounters {
   std::int64_t resubmissions = 0;  ///< operations started again because they moved nothing or not everything
 };
 
-/// A transfer is cut into blocks of this many bytes, so that a large one keeps several operations in flight and
-/// none holds the drive for long; at 1 MiB the cost of an operation (a few microseconds) is below one percent
-/// of its time at 10 GB/s.
+/// A transfer is cut into blocks of this many bytes, so that one of a few MiB already keeps several operations
+/// in flight. Measured at depth 16 on a virtual drive, 1 MiB writes 1.3 to 2.2 times as fast as 128 KiB, and 4
+/// MiB only 1.1 to 1.25 times as fast as 1 MiB.
 inline constexpr std::int64_t default_block_bytes = std::int64_t{1} << 20;
 
 /// Reads and writes direct-I/O files. Blocks start in the order of the calls and complete in any order: two

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <limits>
 #include <memory>
+#include <ostream>
 #include <thread>
 
 #include <fcntl.h>
@@ -92,7 +93,7 @@ TEST_F(DirectFileTest, IsDirectPrivateAndNotInherited) {
 
 TEST_F(DirectFileTest, ManyFilesLeaveNoDescriptorAndNoEntry) {
   const std::int64_t before = open_descriptors();
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < 2000; ++i) {
     DirectFile file = DirectFile::create_anonymous(scratch.path(), 4 * KiB);
     DirectFile moved = std::move(file);
     if (i % 2 == 0) moved = DirectFile::create_anonymous(scratch.path(), 8 * KiB);
@@ -224,6 +225,10 @@ struct Refusal {
   const char* message;
   int error_number;
 };
+
+void PrintTo(const Refusal& refusal, std::ostream* out) {
+  *out << refusal.name;
+}
 
 class DirectFileRefusals : public OnDrive, public ::testing::WithParamInterface<Refusal> {};
 

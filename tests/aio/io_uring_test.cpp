@@ -4,6 +4,7 @@
 #include "seccomp.h"
 
 #include <csignal>
+#include <ostream>
 #include <thread>
 #include <vector>
 
@@ -27,6 +28,10 @@ struct SetUp {
   int error_number;
   const char* hint;
 };
+
+void PrintTo(const SetUp& set_up, std::ostream* out) {
+  *out << "errno " << set_up.error_number;
+}
 
 class IoUringSetUp : public ::testing::TestWithParam<SetUp> {};
 
@@ -71,7 +76,7 @@ TEST_P(IoUringSubmission, RefusedByTheKernelFailsEveryTransferAndHangsNothing) {
       const auto error = error_of([&] { queue.wait(ticket); });
       ASSERT_TRUE(error);
       EXPECT_EQ(error->kind(), ErrorKind::io);
-      EXPECT_EQ(error->detail().error_number, GetParam());
+      EXPECT_EQ(error->detail().error_number, GetParam()) << error->what();
       EXPECT_EQ(error->detail().path, scratch.path());
       EXPECT_EQ(error->detail().offset, 0);
       EXPECT_EQ(error->detail().length, 64 * KiB);
@@ -82,7 +87,7 @@ TEST_P(IoUringSubmission, RefusedByTheKernelFailsEveryTransferAndHangsNothing) {
   if (!allowed) GTEST_SKIP() << "seccomp filters are not allowed here";
 }
 
-INSTANTIATE_TEST_SUITE_P(Errors, IoUringSubmission, ::testing::Values(EBADF, ENXIO, EAGAIN));
+INSTANTIATE_TEST_SUITE_P(Errors, IoUringSubmission, ::testing::Values(EBADF, ENXIO, EINTR, EAGAIN));
 
 TEST_F(IoUringTest, CompletionsArriveWhereWaitingForThemIsRefused) {
   const DirectFile file = DirectFile::create_anonymous(scratch.path(), 32 * MiB);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <ostream>
 #include <random>
 #include <vector>
 
@@ -35,6 +36,10 @@ struct Shape {
   std::int64_t block_bytes;
   std::int64_t largest;
 };
+
+void PrintTo(const Shape& shape, std::ostream* out) {
+  *out << "blocks of " << shape.block_bytes << ", extents up to " << shape.largest;
+}
 
 class QueueRoundTrip : public OnDrive, public ::testing::WithParamInterface<Shape> {};
 
