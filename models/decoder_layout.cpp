@@ -1,0 +1,161 @@
+#include "../core/error.h"
+#include "../kernels/host/operations.h"
+#include "decoder_memory.h"
+
+#include <algorithm>
+#include <string>
+
+namespace spillway::models {
+namespace {
+
+/// Gives out places one after another, each on a cache line of its own.
+class Places {
+ public:
+  explicit Places(std::int64_t begin = 0) : end_(begin) {}
+  std::int64_t next(std::int64_t bytes) {
+    const std::int64_t place = end_;
+    end_ += (bytes + 63) / 64 * 64;
+    return place;
+  }
+  std::int64_t end() const { return end_; }
+
+ private:
+  std::int64_t end_;
+};
+
+void add_once(std::vector<kernels::LinearShape>& shapes, const kernels::LinearShape& shape) {
+  const auto same = [&](const kernels::LinearShape& other) {
+    return other.rows == shape.rows && other.in == shape.in && other.out == shape.out;
+  };
+  if (std::none_of(shapes.begin(), shapes.end(), same)) shapes.push_back(shape);
+}
+
+UnitSpec layer_unit(const DecoderConfig& config, std::int64_t layer) {
+  const std::string prefix = "h." + std::to_string(layer) + ".";
+  const std::int64_t hidden = config.hidden;
+  UnitSpec unit;
+  unit.name = "layer." + std::to_string(layer);
+  const auto norm = [&](const std::string& name) {
+    unit.parameters.push_back({.name = prefix + name + ".weight", .shape = {hidden}, .group = 1});
+    unit.parameters.push_back({.name = prefix + name + ".bias", .shape = {hidden}, .group = 1});
+  };
+  const auto linear = [&](const std::string& name, std::int64_t out, std::int64_t in) {
+    unit.parameters.push_back({.name = prefix + name + ".weight", .shape = {out, in}, .group = 0});
+    unit.parameters.push_back({.name = prefix + name + ".bias", .shape = {out}, .group = 1});
+  };
+  norm("ln_1");
+  linear("attn.c_attn", 3 * hidden, hidden);
+  linear("attn.c_proj", hidden, hidden);
+  norm("ln_2");
+  linear("mlp.c_fc", config.inner, hidden);
+  linear("mlp.c_proj", hidden, config.inner);
+  return unit;
+}
+
+}  // namespace
+
+void check_batch(const DecoderConfig& config, const Batch& batch) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 24;
+  if (batch.sequences < 1 || batch.sequences > kMost) {
+    throw Error(ErrorKind::configuration, "a micro-batch needs between 1 and " + std::to_string(kMost) +
+                                              " sequences, not " + std::to_string(batch.sequences));
+  }
+  if (batch.length < 1 || batch.length > config.positions) {
+    throw Error(ErrorKind::configuration, "sequence_length is " + std::to_string(batch.length) +
+                                              ", but the model has positions for 1 to " +
+                                              std::to_string(config.positions) + " tokens (n_positions)");
+  }
+}
+
+DecoderMemory::DecoderMemory(const DecoderConfig& config, const Batch& batch, DType type) {
+  check_batch(config, batch);
+  const std::int64_t count = batch.tokens();
+  const std::int64_t row = config.hidden * size_of(type);  // bytes of a token in the residual stream
+  const std::int64_t wide = std::max(config.inner, config.hidden) * size_of(type);
+  const std::int64_t wider = std::max(config.inner, 3 * config.hidden) * size_of(type);
+
+  Places places;
+  input_bytes = (count * row + 63) / 64 * 64;
+  inputs = places.next((config.layers + 1) * input_bytes);
+  stream = places.next(count * row);
+  attended = places.next(count * row);
+  qkv = places.next(count * 3 * row);
+  expand = places.next(count * wide);
+  active = places.next(count * wider);
+
+  // The head uses the same bytes behind `attended`: the gradient first, logits for as many rows as fit behind
+  // it.
+  Places in_head(qkv);
+  head_gradient = in_head.next(count * row);
+  logits = in_head.end();
+  const std::int64_t logits_row = config.vocabulary * size_of(type);
+  const std::int64_t fitting = std::clamp((places.end() - logits) / logits_row, std::int64_t{1}, count);
+  head.count = (count + fitting - 1) / fitting;
+  head.rows = (count + head.count - 1) / head.count;
+  head.count = (count + head.rows - 1) / head.rows;
+  head.last = count - (head.count - 1) * head.rows;
+  in_head.next(head.rows * logits_row);
+
+  places = Places(std::max(places.end(), in_head.end()));
+  mean = places.next(count * 4);
+  inverse_deviation = places.next(count * 4);
+  log_sum_exp = places.next(count * config.heads * 4);
+  losses = places.next(count * 4);
+  tokens = places.next(count * 4);
+  targets = places.next(count * 4);
+  bytes = places.end();
+}
+
+std::vector<std::int64_t> sampling_lengths(const Batch& batch) {
+  constexpr std::int64_t kLengths = 8;
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t i = 1; i <= kLengths; ++i) {
+    const std::int64_t length = (batch.length * i + kLengths - 1) / kLengths;
+    if (lengths.empty() || lengths.back() < length) lengths.push_back(length);
+  }
+  return lengths;
+}
+
+kernels::Shapes decoder_shapes(const DecoderConfig& config, const Batch& batch, const DecoderMemory& memory) {
+  kernels::Shapes shapes;
+  const auto add_layer = [&](std::int64_t sequences, std::int64_t length) {
+    const std::int64_t rows = sequences * length;
+    add_once(shapes.linears, {rows, config.hidden, 3 * config.hidden});
+    add_once(shapes.linears, {rows, config.hidden, config.hidden});
+    add_once(shapes.linears, {rows, config.hidden, config.inner});
+    add_once(shapes.linears, {rows, config.inner, config.hidden});
+    shapes.attentions.push_back({sequences, length, config.heads, config.hidden / config.heads});
+  };
+  add_layer(batch.sequences, batch.length);
+  for (const std::int64_t length : sampling_lengths(batch)) {
+    if (batch.sequences != 1 || length != batch.length) add_layer(1, length);
+  }
+  for (const std::int64_t rows : {memory.head.rows, memory.head.last, std::int64_t{1}}) {
+    add_once(shapes.linears, {rows, config.hidden, config.vocabulary});
+  }
+  return shapes;
+}
+
+Layout decoder_layout(const DecoderConfig& config, const Batch& batch, DType precision, int device_threads) {
+  const DecoderMemory memory(config, batch, precision);
+  std::vector<UnitSpec> units;
+  units.push_back({.name = "embedding",
+                   .parameters = {{.name = "wte.weight", .shape = {config.vocabulary, config.hidden}}},
+                   .uses = 2});
+  units.push_back({.name = "positions",
+                   .parameters = {{.name = "wpe.weight", .shape = {config.positions, config.hidden}}}});
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) units.push_back(layer_unit(config, layer));
+  units.push_back({.name = "final",
+                   .parameters = {{.name = "ln_f.weight", .shape = {config.hidden}, .group = 1},
+                                  {.name = "ln_f.bias", .shape = {config.hidden}, .group = 1}}});
+
+  LayoutOptions options;
+  options.live_units = 2;
+  options.live_gradients = 1;
+  options.model_memory = {{"activations", memory.bytes},
+                          {"scratch", kernels::HostOperations::scratch_bytes(
+                                          precision, decoder_shapes(config, batch, memory), device_threads)}};
+  return Layout(units, options);
+}
+
+}  // namespace spillway::models
