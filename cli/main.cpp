@@ -1,0 +1,84 @@
+// spillway: the command line. Parses, calls the sub-command, and turns what it throws into one line and an exit
+// code.
+#include "../core/error.h"
+#include "text.h"
+#include "train.h"
+
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+#include <string_view>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+namespace {
+
+using namespace spillway;
+
+constexpr int kBug = 70;
+
+int report(std::string_view message, std::string_view hint, int code) {
+  // What was said before stands before it where both go to one place.
+  std::fflush(stdout);
+  std::string text = fmt::format("error: {}\n", cli::one_line(message));
+  if (!hint.empty()) text += fmt::format("hint: {}\n", cli::one_line(hint));
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  return code;
+}
+
+int run(int argc, char** argv) {
+  CLI::App program{
+      "spillway trains models that do not fit in GPU memory: what a layer does not need just now lives in\n"
+      "host memory or on NVMe."};
+  program.name("spillway");
+  program.set_version_flag("--version", "spillway " SPILLWAY_VERSION);
+  program.get_formatter()->column_width(28);
+  program.footer("spillway train --help explains a sub-command, with examples.");
+  cli::TrainOptions train_options;
+  const CLI::App* train = cli::add_train(program, train_options);
+  program.require_subcommand(0, 1);
+  try {
+    program.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    cli::say(program.help());  // of the sub-command, where one was named
+    cli::flush();
+    return 0;
+  } catch (const CLI::CallForVersion& version) {
+    cli::say(std::string(version.what()) + "\n");
+    cli::flush();
+    return 0;
+  } catch (const CLI::ParseError& failure) {
+    const auto chosen = program.get_subcommands();
+    return report(failure.what(),
+                  fmt::format("{} --help shows what can be given",
+                              chosen.empty() ? "spillway" : "spillway " + chosen.front()->get_name()),
+                  exit_code(ErrorKind::usage));
+  }
+  if (train->parsed()) {
+    cli::train(train_options);
+  } else {
+    cli::say(program.help());
+    cli::flush();
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const Error& error) {
+    return report(error.what(), error.detail().hint, exit_code(error.kind()));
+  } catch (const std::bad_alloc&) {
+    return report("out of memory", "limit it with --host-memory, or give this process more",
+                  exit_code(ErrorKind::resources));
+  } catch (const std::exception& failure) {
+    return report(fmt::format("internal: {}", failure.what()),
+                  "this is a bug: please report it with the command", kBug);
+  } catch (...) {
+    return report("internal: an unknown exception", "this is a bug: please report it with the command", kBug);
+  }
+}

@@ -1,0 +1,153 @@
+#include "progress.h"
+
+#include "../core/size.h"
+#include "../core/tier.h"
+#include "text.h"
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+namespace spillway::cli {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// A progress line is open on the terminal, read by the signal handler.
+std::atomic<bool> line_is_open{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+/// The shell's prompt shall begin on a line of its own; then the signal does what it always does.
+extern "C" void end_line_and_die(int signal_number) {
+  if (line_is_open) {
+    [[maybe_unused]] const auto ignored = write(STDOUT_FILENO, "\n", 1);
+  }
+  std::signal(signal_number, SIG_DFL);
+  std::raise(signal_number);
+}
+
+bool is_terminal() {
+  const char* term = std::getenv("TERM");
+  return isatty(STDOUT_FILENO) == 1 && term != nullptr && std::string_view(term) != "dumb";
+}
+
+std::size_t terminal_width() {
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 20)
+    return std::min<std::size_t>(size.ws_col, 100);
+  return 80;
+}
+
+std::string norm(double value) {
+  return value < 1e4 ? fmt::format("{:.3f}", value) : fmt::format("{:.2e}", value);
+}
+
+/// A share where there is a limit, else the bytes.
+std::string use(std::int64_t bytes, std::int64_t limit) {
+  if (limit <= 0) return format_size(bytes);
+  return fmt::format("{:.0f}%", 100.0 * static_cast<double>(bytes) / static_cast<double>(limit));
+}
+
+}  // namespace
+
+Progress::Progress(std::int64_t steps, std::int64_t tokens_a_step, std::array<std::int64_t, 3> limits)
+    : steps_(steps),
+      tokens_a_step_(tokens_a_step),
+      limits_(limits),
+      terminal_(is_terminal()),
+      width_(terminal_width()),
+      begin_(std::chrono::steady_clock::now()),
+      last_shown_(begin_) {
+  if (!terminal_) {
+    std::string heading = fmt::format("{:>8} {:>9} {:>9} {:>10}", "step", "loss", "norm", "tokens/s");
+    for (const Tier tier : kTiers) heading += fmt::format(" {:>10}", name_of(tier));
+    say(heading + fmt::format(" {:>11}\n", "left"));
+    flush();
+    return;
+  }
+  for (const int signal_number : {SIGINT, SIGTERM, SIGHUP}) {
+    // What the caller ignores (nohup) stays ignored.
+    if (std::signal(signal_number, &end_line_and_die) == SIG_IGN) std::signal(signal_number, SIG_IGN);
+  }
+}
+
+Progress::~Progress() {
+  try {
+    end_line();
+  } catch (...) {  // an unwritable output has been or will be reported by who writes next
+  }
+}
+
+double Progress::seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+}
+
+double Progress::tokens_per_second(std::int64_t step) const {
+  return static_cast<double>(step * tokens_a_step_) / std::max(seconds(), 1e-9);
+}
+
+double Progress::seconds_left(std::int64_t step) const {
+  return seconds() / static_cast<double>(step) * static_cast<double>(steps_ - step);
+}
+
+std::string Progress::row(const StepStatus& s) const {
+  std::string line =
+      fmt::format("{:>8} {:>9.4f} {:>9} {:>10}", s.step, s.loss, s.skipped ? "skipped" : norm(s.gradient_norm),
+                  grouped(static_cast<std::int64_t>(tokens_per_second(s.step))));
+  for (std::size_t i = 0; i < limits_.size(); ++i) line += fmt::format(" {:>10}", use(s.used[i], limits_[i]));
+  return line + fmt::format(" {:>11}\n", duration(seconds_left(s.step)));
+}
+
+std::string Progress::bar_line(const StepStatus& s) const {
+  constexpr std::int64_t kBar = 12;
+  const auto full = static_cast<std::size_t>(kBar * s.step / steps_);
+  std::string line = fmt::format(
+      "[{}{}] {}/{}  loss {:.3f}  norm {}  {} tok/s  {} left", std::string(full, '#'),
+      std::string(static_cast<std::size_t>(kBar) - full, '.'), s.step, steps_, s.loss,
+      s.skipped ? "skipped" : norm(s.gradient_norm),
+      grouped(static_cast<std::int64_t>(tokens_per_second(s.step))), duration(seconds_left(s.step)));
+  for (std::size_t i = 0; i < limits_.size(); ++i) {
+    line += fmt::format("  {} {}", name_of(kTiers[i]), use(s.used[i], limits_[i]));
+  }
+  return line;
+}
+
+void Progress::show(const StepStatus& status) {
+  const auto now = std::chrono::steady_clock::now();
+  const bool last = status.step == steps_;
+  const std::int64_t steps_since = status.step - last_step_shown_;
+  // In place ten times a second; as rows about twenty in all, and a sign of life twice a minute.
+  const bool due =
+      terminal_ ? now - last_shown_ >= 100ms : steps_since * 20 >= steps_ || now - last_shown_ >= 30s;
+  if (status.step != 1 && !last && !due) return;
+  last_shown_ = now;
+  last_step_shown_ = status.step;
+  if (terminal_) return put(bar_line(status));
+  say(row(status));
+  flush();
+}
+
+void Progress::remark(std::string_view text) {
+  if (terminal_) put(std::string(text));
+}
+
+void Progress::put(std::string line) {
+  if (line.size() >= width_) line.resize(width_ - 1);
+  line_is_open = open_ = true;
+  say("\r\x1b[K" + line);
+  flush();
+}
+
+void Progress::end_line() {
+  if (!open_) return;
+  line_is_open = open_ = false;
+  say("\n");
+  flush();
+}
+
+}  // namespace spillway::cli

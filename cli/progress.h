@@ -1,0 +1,51 @@
+#pragma once
+// How far a training run is: one line kept up to date on a terminal, a table with few rows elsewhere.
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace spillway::cli {
+
+struct StepStatus {
+  std::int64_t step = 0;  ///< from 1
+  double loss = 0;        ///< nats
+  double gradient_norm = 0;
+  bool skipped = false;
+  std::array<std::int64_t, 3> used{};  ///< bytes of each tier, in the order of kTiers
+};
+
+class Progress {
+ public:
+  /// limits: bytes each tier may use, negative for none. Times count from here.
+  Progress(std::int64_t steps, std::int64_t tokens_a_step, std::array<std::int64_t, 3> limits);
+  /// Ends the line that is open, so that an error begins on a new one.
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void show(const StepStatus& status);
+  /// On a terminal: a passing remark in the place of the progress line.
+  void remark(std::string_view text);
+  void end_line();
+
+  double seconds() const;  ///< since the construction
+
+ private:
+  std::string bar_line(const StepStatus& status) const;
+  std::string row(const StepStatus& status) const;
+  double tokens_per_second(std::int64_t step) const;
+  double seconds_left(std::int64_t step) const;
+  void put(std::string line);
+
+  std::int64_t steps_, tokens_a_step_;
+  std::array<std::int64_t, 3> limits_;
+  bool terminal_;
+  std::size_t width_;
+  std::chrono::steady_clock::time_point begin_, last_shown_;
+  std::int64_t last_step_shown_ = 0;
+  bool open_ = false;
+};
+
+}  // namespace spillway::cli

@@ -1,0 +1,28 @@
+#pragma once
+// How the program writes numbers, times and text that it did not write itself.
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace spillway::cli {
+
+/// To standard output; Error (io) where that can't be written (a full disk behind it). A closed pipe ends the
+/// program as usual.
+void say(std::string_view text);
+/// What say() has given is out; Error (io) as above.
+void flush();
+
+std::string grouped(std::int64_t number);     ///< "24,940,800"
+std::string duration(double seconds);         ///< "0.8 s", "42 s", "2 m 31 s", "3 h 05 m"
+std::string one_line(std::string_view text);  ///< control characters, line ends among them, as spaces
+
+/// Bytes as text that no terminal takes for a command: printable ASCII and line ends as they are, everything
+/// else, and a backslash, as \xNN.
+std::string printable(std::span<const std::int32_t> bytes);
+
+/// Lines of at most `width` characters; longer ones are cut where the width ends.
+std::vector<std::string> lines_of(std::string_view text, std::size_t width);
+
+}  // namespace spillway::cli

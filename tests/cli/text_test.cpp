@@ -1,0 +1,44 @@
+#include "../../cli/text.h"
+
+#include <array>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+namespace spillway::cli {
+namespace {
+
+TEST(Text, NumbersAreGrouped) {
+  EXPECT_EQ(grouped(0), "0");
+  EXPECT_EQ(grouped(999), "999");
+  EXPECT_EQ(grouped(1000), "1,000");
+  EXPECT_EQ(grouped(24'940'800), "24,940,800");
+  EXPECT_EQ(grouped(-1'234'567), "-1,234,567");
+  EXPECT_EQ(grouped(-123), "-123");
+}
+
+TEST(Text, DurationsHaveTwoUnitsAtMost) {
+  EXPECT_EQ(duration(0), "0.0 s");
+  EXPECT_EQ(duration(0.84), "0.8 s");
+  EXPECT_EQ(duration(9.97), "10 s");
+  EXPECT_EQ(duration(59.6), "1 m 00 s");
+  EXPECT_EQ(duration(151), "2 m 31 s");
+  EXPECT_EQ(duration(3 * 3600 + 5 * 60), "3 h 05 m");
+  EXPECT_EQ(duration(std::numeric_limits<double>::infinity()), "-");
+  EXPECT_EQ(duration(std::numeric_limits<double>::quiet_NaN()), "-");
+  EXPECT_EQ(duration(-1), "-");
+}
+
+TEST(Text, NoByteOfASampleReachesTheTerminalAsACommand) {
+  const std::array<std::int32_t, 9> bytes{'a', '\n', 0x1b, '[', '\r', '\\', 0xe9, 0x7f, 0};
+  EXPECT_EQ(printable(bytes), "a\n\\x1b[\\x0d\\x5c\\xe9\\x7f\\x00");
+  EXPECT_EQ(one_line("two\nlines\tand\x1b[2J\n"), "two lines and [2J");
+}
+
+TEST(Text, LinesAreCutAtTheWidth) {
+  EXPECT_EQ(lines_of("abcdef\n\ngh", 4), (std::vector<std::string>{"abcd", "ef", "", "gh"}));
+  EXPECT_EQ(lines_of("abcd\n", 4), (std::vector<std::string>{"abcd", ""}));
+}
+
+}  // namespace
+}  // namespace spillway::cli
