@@ -15,7 +15,7 @@ packages=(
   libtbb-dev libxsimd-dev libdnnl-dev
   ocl-icd-opencl-dev # Debian's oneDNN asks for OpenCL when CMake looks for it
   liburing-dev
-  libgtest-dev
+  libgtest-dev libbenchmark-dev
   fortunes # the English text of the demonstration
 )
 
