@@ -24,6 +24,12 @@ TiledProduct tiled(std::int64_t size, std::int64_t tile, ProductSpec spec) {
   return result;
 }
 
+constexpr std::int64_t kAhead = 16;  // rows
+
+void prefetch(const std::byte* from, std::int64_t bytes) {
+  for (std::int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i);
+}
+
 /// One tile of the gradient of the weights: a piece of dy, dense.
 struct WeightScratch {
   WeightScratch(const LinearPlan& plan, std::byte* base) : cursor(base) {
@@ -49,7 +55,7 @@ LinearPlan::LinearPlan(DType type, const LinearShape& s)
           tiled(s.rows, rows_of_tile(s.rows),
                 {.n = s.out, .k = s.in, .b = Storage::columns, .input = type, .output = type, .bias = true})),
       input(tiled(s.rows, rows_of_tile(s.rows), {.n = s.in, .k = s.out, .input = type, .output = type})),
-      weight(tiled(s.out, kColumns,
+      weight(tiled(s.out, columns_of_tile(s.out),
                    {.n = s.in, .k = s.rows, .a = Storage::columns, .input = type, .accumulate = true})) {}
 
 std::int64_t LinearPlan::scratch_bytes() const {
@@ -98,9 +104,12 @@ void HostOperations::linear_backward_weight(float* dw, float* dbias, const void*
         const WeightScratch scratch(plan, state.scratch_of(worker));
         const std::int64_t column = tile * plan.weight.tile;
         const std::int64_t columns = std::min(plan.weight.tile, shape.out - column);
-        float sums[kColumns] = {};
+        float sums[kMostColumns] = {};
         for (std::int64_t row = 0; row < shape.rows; ++row) {
           std::byte* const to = at(scratch.dy, row * columns, state.element);
+          // The processor does not foresee a stride of a whole row.
+          prefetch(at(dy, std::min(row + kAhead, shape.rows - 1) * shape.out + column, state.element),
+                   columns * state.element);
           std::memcpy(to, at(dy, row * shape.out + column, state.element),
                       static_cast<std::size_t>(columns * state.element));
           if (dbias != nullptr) state.vector.accumulate(sums, to, columns);

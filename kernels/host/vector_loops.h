@@ -37,10 +37,11 @@ struct Lanes {
 
   static void narrow_full(std::uint16_t* p, F x) {
     const I bits = xsimd::bitwise_cast<I>(x);
-    const I magnitude = bits & I(0x7fffffff);
     const I upper = bits >> 16;
     const I rounded = (bits + I(0x7fff) + (upper & I(1))) >> 16;
-    const I half = xsimd::select(magnitude > I(0x7f800000), upper | I(0x40), rounded);
+    const F either =
+        xsimd::select(x != x, xsimd::bitwise_cast<F>(upper | I(0x40)), xsimd::bitwise_cast<F>(rounded));
+    const I half = xsimd::bitwise_cast<I>(either);
 #if defined(__AVX512BW__)
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(half));
 #elif defined(__AVX2__)
@@ -84,6 +85,37 @@ struct Lanes {
     T piece[F::size];
     full(piece, x);
     std::memcpy(p, piece, static_cast<std::size_t>(left) * sizeof(T));
+  }
+
+  /// a b + c, fused where the instruction set can; xsimd 8 does not do it for AVX-512.
+  static F fma(F a, F b, F c) {
+#if defined(__AVX512F__)
+    return F(_mm512_fmadd_ps(a, b, c));
+#else
+    return xsimd::fma(a, b, c);
+#endif
+  }
+
+  /// exp(x) for -86 <= x <= 88, within 2 units in the last place; a NaN stays one. x = n ln 2 + r, and exp(r)
+  /// is Cephes' polynomial (expf). Adding 1.5 * 2^23 leaves n in the low bits of the sum, from where it is
+  /// shifted to the exponent.
+  static F exp_within(F x) {
+    const F sum = fma(x, F(1.44269504088896341f), F(12582912.0f));
+    const F n = sum - F(12582912.0f);
+    const F r = fma(n, F(2.12194440e-4f), fma(n, F(-0.693359375f), x));
+    F p(1.9875691500e-4f);
+    for (const float c :
+         {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f}) {
+      p = fma(p, r, F(c));
+    }
+    const F y = fma(p, r * r, r) + F(1.0f);
+    return xsimd::bitwise_cast<F>(xsimd::bitwise_cast<I>(y) + (xsimd::bitwise_cast<I>(sum) << 23));
+  }
+  /// exp(x), 0 below -86 (where it is less than 5e-38), exp(88) above 88. These orders of operands let a NaN
+  /// through.
+  static F exp(F x) {
+    const F y = exp_within(xsimd::max(F(-86.0f), xsimd::min(F(88.0f), x)));
+    return xsimd::select(x < F(-86.0f), F(0.0f), y);
   }
 
   /// x in the first `left` lanes, `other` in the rest.
@@ -144,7 +176,7 @@ struct Loops {
   static float dot(const void* a, const void* b, std::int64_t count) {
     F sum(0.0f);
     for (std::int64_t i = 0; i < count; i += kWidth) {
-      sum = xsimd::fma(L::load(in(a) + i, count - i), L::load(in(b) + i, count - i), sum);
+      sum = L::fma(L::load(in(a) + i, count - i), L::load(in(b) + i, count - i), sum);
     }
     return L::sum(sum);
   }
@@ -153,16 +185,17 @@ struct Loops {
   // exp.
   static constexpr float kRoot = 0.7978845608028654f;
   static constexpr float kCubic = 0.044715f;
-  /// Beyond it s is 0 or 1 in fp32; keeps x^3 finite. This order of operands lets a NaN through on x86.
-  static F clamp(F x) { return xsimd::max(F(-12.0f), xsimd::min(F(12.0f), x)); }
+  /// There 2u is 84, and s is 1 or 3e-37; keeps x^3 finite. This order of operands lets a NaN through on x86.
+  static F clamp(F x) { return xsimd::max(F(-9.85f), xsimd::min(F(9.85f), x)); }
   static F sigmoid(F x) {
-    const F u = F(kRoot) * x * xsimd::fma(F(kCubic) * x, x, F(1.0f));
-    return F(1.0f) / (F(1.0f) + xsimd::exp(F(-2.0f) * u));
+    const F u = F(kRoot) * x * L::fma(F(kCubic) * x, x, F(1.0f));
+    return F(1.0f) / (F(1.0f) + L::exp_within(F(-2.0f) * u));
   }
   static void gelu(void* y, const void* x, std::int64_t count) {
     for (std::int64_t i = 0; i < count; i += kWidth) {
       const F value = L::load(in(x) + i, count - i);
-      L::store(out(y) + i, count - i, value * sigmoid(clamp(value)));
+      // The product is 0 in fp32 long before -9.85, and s there is not: a huge x would show it.
+      L::store(out(y) + i, count - i, xsimd::max(F(-9.85f), value) * sigmoid(clamp(value)));
     }
   }
   // gelu' = s + 2 x s (1 - s) u'
@@ -170,8 +203,8 @@ struct Loops {
     for (std::int64_t i = 0; i < count; i += kWidth) {
       const F value = clamp(L::load(in(x) + i, count - i));
       const F s = sigmoid(value);
-      const F slope = F(2 * kRoot) * xsimd::fma(F(3 * kCubic) * value, value, F(1.0f));
-      const F derivative = xsimd::fma(value * slope, s * (F(1.0f) - s), s);
+      const F slope = F(2 * kRoot) * L::fma(F(3 * kCubic) * value, value, F(1.0f));
+      const F derivative = L::fma(value * slope, s * (F(1.0f) - s), s);
       L::store(out(dx) + i, count - i, L::load(in(dy) + i, count - i) * derivative);
     }
   }
@@ -184,13 +217,13 @@ struct Loops {
     F squares(0.0f);
     for (std::int64_t i = 0; i < width; i += kWidth) {
       const F difference = L::keep(L::load(in(x) + i, width - i) - F(m), width - i, 0.0f);
-      squares = xsimd::fma(difference, difference, squares);
+      squares = L::fma(difference, difference, squares);
     }
     const float r = 1.0f / __builtin_sqrtf(L::sum(squares) / static_cast<float>(width) + epsilon);
     for (std::int64_t i = 0; i < width; i += kWidth) {
       const std::int64_t left = width - i;
       const F normal = (L::load(in(x) + i, left) - F(m)) * F(r);
-      L::store(out(y) + i, left, xsimd::fma(normal, L::load(in(gamma) + i, left), L::load(in(beta) + i, left)));
+      L::store(out(y) + i, left, L::fma(normal, L::load(in(gamma) + i, left), L::load(in(beta) + i, left)));
     }
     *mean = m;
     *inverse_deviation = r;
@@ -205,7 +238,7 @@ struct Loops {
       const F g = L::load(in(dy) + i, left) * L::load(in(gamma) + i, left);
       const F z = (L::load(in(x) + i, left) - F(mean)) * F(r);  // g is 0 in the lanes beyond the row
       sum += g;
-      product = xsimd::fma(g, z, product);
+      product = L::fma(g, z, product);
     }
     const F mean_g(L::sum(sum) / static_cast<float>(width));
     const F mean_gz(L::sum(product) / static_cast<float>(width));
@@ -231,7 +264,7 @@ struct Loops {
         const std::int64_t left = columns - i;
         const F g = L::load(dy_row + i, left);
         const F z = (L::load(x_row + i, left) - m) * r;
-        L::full(gamma + i, xsimd::fma(g, z, L::full(gamma + i)));
+        L::full(gamma + i, L::fma(g, z, L::full(gamma + i)));
         L::full(beta + i, L::full(beta + i) + g);
       }
     }
@@ -254,7 +287,7 @@ struct Loops {
                             float shift) {
     F sum(0.0f);
     for (std::int64_t i = 0; i < valid; i += kWidth) {
-      F e = xsimd::exp(L::load(s + i, valid - i) * F(scale) - F(shift));
+      F e = L::exp(L::load(s + i, valid - i) * F(scale) - F(shift));
       e = L::keep(e, valid - i, 0.0f);
       sum += e;
       L::store(out(p) + i, valid - i, e);
@@ -267,7 +300,7 @@ struct Loops {
                                std::int64_t count, float scale, float log_sum_exp, float delta) {
     for (std::int64_t i = 0; i < valid; i += kWidth) {
       const std::int64_t left = valid - i;
-      const F probability = xsimd::exp(L::load(s + i, left) * F(scale) - F(log_sum_exp));
+      const F probability = L::exp(L::load(s + i, left) * F(scale) - F(log_sum_exp));
       L::store(out(p) + i, left, probability);
       L::store(out(ds) + i, left, probability * (L::load(dp + i, left) - F(delta)) * F(scale));
     }
@@ -285,7 +318,7 @@ struct Loops {
     const float shift = L::largest(top);
     F sum(0.0f);
     for (std::int64_t i = 0; i < classes; i += kWidth) {
-      sum += L::keep(xsimd::exp(L::load(row + i, classes - i) - F(shift)), classes - i, 0.0f);
+      sum += L::keep(L::exp(L::load(row + i, classes - i) - F(shift)), classes - i, 0.0f);
     }
     const float total = L::sum(sum);
     float piece[F::size];
@@ -293,7 +326,7 @@ struct Loops {
     const float at_target = piece[0] - shift;
     const F inverse(1.0f / total);
     for (std::int64_t i = 0; i < classes; i += kWidth) {
-      F probability = xsimd::exp(L::load(row + i, classes - i) - F(shift)) * inverse;
+      F probability = L::exp(L::load(row + i, classes - i) - F(shift)) * inverse;
       if (target >= i && target < i + kWidth) {
         probability.store_unaligned(piece);
         piece[target - i] -= 1.0f;

@@ -124,6 +124,7 @@ TEST(Linear, LargeShapesMatchFloat64) {
     check(type, {1025, 33, 70});
     check(type, {37, 521, 259});
     check(type, {521, 40, 66});
+    check(type, {33, 20, 1030});
   }
 }
 
