@@ -15,6 +15,11 @@ std::int64_t rows_of_tile(std::int64_t rows) {
   return rows >= 1024 ? 128 : 64;
 }
 
+constexpr std::int64_t kMostColumns = 128;
+std::int64_t columns_of_tile(std::int64_t out) {
+  return out >= 1024 ? kMostColumns : 64;
+}
+
 TiledProduct tiled(std::int64_t size, std::int64_t tile, ProductSpec spec) {
   TiledProduct result{.size = size, .tile = tile};
   spec.m = tile;
