@@ -9,12 +9,16 @@
 #include "../../core/update.h"
 #include "../../offload/engine.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 namespace spillway::toy {
 
