@@ -133,7 +133,9 @@ void Progress::show(const StepStatus& status) {
 }
 
 void Progress::remark(std::string_view text) {
-  if (terminal_) put(std::string(text));
+  if (!terminal_) return;
+  put(std::string(text));
+  if (text.empty()) line_is_open = open_ = false;
 }
 
 void Progress::put(std::string line) {

@@ -26,7 +26,7 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void show(const StepStatus& status);
-  /// On a terminal: a passing remark in the place of the progress line.
+  /// On a terminal: a passing remark in the place of the progress line. An empty one clears it away.
   void remark(std::string_view text);
   void end_line();
 

@@ -226,6 +226,7 @@ void train(const TrainOptions& options) {
     result.sample = printable(decoder.sample(
         prompt, kSampleTokens, kSampleTemperature, config.seed,
         [&](std::int64_t drawn) { progress.remark(fmt::format("sampling: {} of {}", drawn, kSampleTokens)); }));
+    progress.remark("");
   }
   say(end_block(setting, result));
   flush();

@@ -148,12 +148,16 @@ TEST_F(Train, WhatIsPrintedIsCompleteAndNarrow) {
   std::istringstream lines(outcome.out);
   int rows = 0;
   for (std::string line; std::getline(lines, line);) {
-    if (line.find(scratch_.root()) == std::string::npos) EXPECT_LE(line.size(), 100u) << line;
+    if (line.find(scratch_.root()) == std::string::npos) {
+      EXPECT_LE(line.size(), 100u) << line;
+    }
     EXPECT_FALSE(line.ends_with(' ')) << "'" << line << "'";
     std::istringstream words(line);
     std::int64_t step = 0;
     double loss = 0, norm = 0;
-    if (words >> step >> loss >> norm) EXPECT_EQ(step, ++rows);
+    if (words >> step >> loss >> norm) {
+      EXPECT_EQ(step, ++rows);
+    }
   }
   EXPECT_EQ(rows, 3);
 }
