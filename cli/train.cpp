@@ -159,7 +159,7 @@ CLI::App* add_train(CLI::App& program, TrainOptions& options) {
       "  spillway train --config examples/decoder-tiny.json --data README.md --nvme-path .\n"
       "      a model of under a million parameters, its state on the drive that holds this directory\n"
       "  spillway train --config examples/decoder-25m.json --data /usr/share/games/fortunes/literature\n"
-      "                 --nvme-path /mnt/nvme --device-memory 44M --json result.json\n"
+      "                 --nvme-path /mnt/nvme --device-memory 33M --json result.json\n"
       "      25 million parameters on a device that has no room for them\n"
       "  spillway train --config examples/decoder-tiny.json --data README.md\n"
       "                 --offload-optimizer host --offload-parameters device\n"
