@@ -31,7 +31,7 @@ struct DecoderConfig {
   std::int64_t hidden = 0;          ///< n_embd
   std::int64_t positions = 0;       ///< n_positions (or n_ctx): the longest sequence
   std::int64_t vocabulary = 0;      ///< vocab_size
-  std::int64_t inner = 0;           ///< n_inner; where that is 0, null or absent: 4 * hidden
+  std::int64_t inner = 0;           ///< n_inner; where the JSON has 0, null or nothing: 4 * hidden
   float epsilon = 1e-5f;            ///< layer_norm_epsilon
   double initializer_range = 0.02;  ///< initializer_range: deviation of fresh weights
 };
