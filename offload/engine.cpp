@@ -89,6 +89,9 @@ struct Engine::State {
                   fmt::format("state format {} is not built yet", config.state_format),
                   {.hint = "use state_format fp32"});
     }
+    if (config.precision != DType::bf16 && config.precision != DType::fp32) {
+      throw Error(ErrorKind::configuration, "the engine computes in bf16 or fp32");
+    }
     if (config.accumulation < 1) throw std::logic_error("Engine: accumulation below 1");
     check_plan(layout, config, device.budget().limit(), config.host_memory);
     return make_plan(layout, config);
@@ -98,6 +101,12 @@ struct Engine::State {
   template <class Work>
   auto guarded(Work&& work) {
     if (failure) std::rethrow_exception(failure);
+    if (busy) throw std::logic_error("the engine was called from inside one of its own calls");
+    const struct Busy {
+      explicit Busy(bool& flag) : flag_(flag) { flag_ = true; }
+      ~Busy() { flag_ = false; }
+      bool& flag_;
+    } mark(busy);
     try {
       device.check();
       return work();
@@ -146,6 +155,7 @@ struct Engine::State {
   Memory conversion;
   StepOptions step_options;
   bool in_step = false;
+  bool busy = false;  ///< a call is in progress: its source or sink must not call again
   EngineCounters counters;
   std::exception_ptr failure;
 };
@@ -174,7 +184,12 @@ void Engine::load(int index, const Source& source) {
       const std::int64_t end = std::min(p.offset + p.elements, chunk.first + chunk.elements);
       for (std::int64_t at = std::max(p.offset, chunk.first); at < end;) {
         const std::int64_t n = std::min(kConversionElements, end - at);
-        source(at - p.offset, std::span<float>(piece, static_cast<std::size_t>(n)));
+        try {
+          source(at - p.offset, std::span<float>(piece, static_cast<std::size_t>(n)));
+        } catch (...) {
+          s.failure = std::current_exception();  // whatever it is: the parameter is half filled now
+          throw;
+        }
         for (std::int64_t i = 0; i < n; ++i) {
           const std::int64_t e = at - chunk.first + i;
           std::visit(
@@ -256,6 +271,8 @@ void Engine::begin_step(const StepOptions& options) {
           fmt::format("begin_step(): {} micro-batches, the configuration reserves room for 1 to {}",
                       options.micro_batches, s.config.accumulation));
     }
+    for (const AdamHyper& group : options.groups)
+      adam_coefficients(group, 1, 1.0);  // refuses before anything begins
     s.step_options = options;
     s.gradients->begin_step(options.micro_batches);
     s.in_step = true;
@@ -267,8 +284,6 @@ UnitView Engine::gather(int unit) {
   return s.guarded([&] {
     s.check_unit(unit);
     const ParameterStream::View view = s.parameters->gather(unit);
-    ++s.counters.gathers;
-    if (view.was_there) ++s.counters.gather_hits;
     UnitView result;
     result.engine_ = this;
     result.unit_ = unit;

@@ -93,7 +93,6 @@ struct EngineCounters {
   std::int64_t steps = 0;  ///< updates made; what bias correction counts
   std::int64_t skipped_steps = 0;
   std::int64_t nvme_read_bytes = 0, nvme_written_bytes = 0;
-  std::int64_t gathers = 0, gather_hits = 0;  ///< hits: the unit was still on the device
 };
 
 /// One calling thread; several engines may live in a process. Errors of asynchronous work are thrown by the
@@ -109,7 +108,9 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   /// Fills a trainable or frozen parameter: source(first, values) writes elements [first, first + size) of it,
-  /// and is called in ascending pieces. Moments become zero. Outside a step only.
+  /// and is called in ascending pieces. Moments become zero. Outside a step only. What it throws passes through
+  /// and ends the engine, as the engine's own errors do: the parameter is half filled then. Neither a source
+  /// nor a sink may call the engine (std::logic_error).
   using Source = std::function<void(std::int64_t first, std::span<float> values)>;
   void load(int parameter, const Source& source);
   /// Reads the fp32 master weights: sink(first, values) in ascending pieces.

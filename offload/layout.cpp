@@ -9,10 +9,13 @@
 namespace spillway {
 namespace {
 
+/// So that no sum of bytes overflows.
+constexpr std::int64_t kMostElements = std::int64_t{1} << 50;
+
 std::int64_t elements_of(const ParameterSpec& spec) {
   std::int64_t elements = 1;
   for (const std::int64_t extent : spec.shape) {
-    if (extent < 1 || elements > (std::int64_t{1} << 56) / extent) {
+    if (extent < 1 || elements > kMostElements / extent) {
       throw std::logic_error(fmt::format("parameter {}: an extent of {} is not possible", spec.name, extent));
     }
     elements *= extent;
@@ -28,6 +31,7 @@ Layout::Layout(const std::vector<UnitSpec>& units, LayoutOptions options) : opti
     throw std::logic_error("a layout needs a world, a live unit and a live gradient of at least 1");
   }
   std::set<std::string> names;
+  std::int64_t total = 0;
   for (const UnitSpec& spec : units) {
     if (spec.parameters.empty() || spec.uses < 1) {
       throw std::logic_error(fmt::format("unit {}: it needs a parameter and a use", spec.name));
@@ -51,8 +55,11 @@ Layout::Layout(const std::vector<UnitSpec>& units, LayoutOptions options) : opti
         unit.parameters.push_back(i);
       }
       unit.elements = round_up(unit.elements, border);
+      if (unit.elements > kMostElements) throw std::logic_error(fmt::format("unit {} is too large", spec.name));
       if (trainable) unit.trainable = unit.elements;
     }
+    total += unit.elements;
+    if (total > kMostElements) throw std::logic_error("the model is too large");
     units_.push_back(std::move(unit));
   }
 }

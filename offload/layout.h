@@ -56,7 +56,8 @@ class Layout {
     int uses = 1;
   };
 
-  /// Throws std::logic_error for an empty model, a name given twice, an extent below 1.
+  /// Throws std::logic_error for an empty model, a name given twice, an extent below 1, more than 2^50
+  /// elements.
   explicit Layout(const std::vector<UnitSpec>& units, LayoutOptions options = {});
 
   const std::vector<Parameter>& parameters() const { return parameters_; }  ///< in declared order

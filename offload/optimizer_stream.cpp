@@ -20,6 +20,7 @@ std::vector<std::int64_t> record_offsets(const Context& context) {
 }
 
 Store make_store(const Context& context, Swap* swap, Swap::Region region, std::int64_t bytes) {
+  if (bytes == 0) return Store(context.host, "optimizer records", 0);  // everything is frozen
   switch (context.config.optimizer_tier) {
     case Tier::device:
       return Store(context.device, "optimizer records", bytes);
@@ -40,17 +41,19 @@ OptimizerStream::OptimizerStream(const Context& context, ParameterStream& parame
       swap_(swap),
       record_offsets_(record_offsets(context)),
       records_(make_store(context, swap, region, record_offsets_.back())) {
-  for (std::size_t i = 0; i < context.layout.units().size(); ++i)
+  for (std::size_t i = 0; i < context.layout.units().size(); ++i) {
     record_buffers_.push_back(context.next_buffer_id());
+    weight_buffers_.push_back(context.next_buffer_id());
+  }
   const Chunks& chunks = context.chunks;
   const Tier weights = parameters.store().tier();
   if (weights != Tier::host) {
     host_high_ = Memory(context.host, "parameter update slots", kUpdateSlots * chunks.weight_bytes);
   }
-  if (records_.tier() != Tier::host) {
+  if (context.config.optimizer_tier != Tier::host) {
     host_records_ = Memory(context.host, "optimizer slots", kUpdateSlots * chunks.record_bytes);
   }
-  if (records_.tier() == Tier::device && weights != Tier::device) {
+  if (context.config.optimizer_tier == Tier::device && weights != Tier::device) {
     device_high_ = context.device.allocate("update slots", kUpdateSlots * chunks.weight_bytes);
   }
   for (int i = 0; i < kUpdateSlots; ++i) {
@@ -177,11 +180,13 @@ void OptimizerStream::start(Site site, Slot& slot, const Chunk& chunk) {
   slot.chunk.high = weights_visible      ? weights.at(at.high_offset)
                     : site == Site::host ? slot.host_high
                                          : slot.device_high;
-  slot.chunk.record = record_visible ? records_.at(at.record_offset) : slot.host_record;
+  slot.chunk.record = at.record_bytes == 0 ? nullptr  // a chunk of frozen parameters has no record
+                      : record_visible     ? records_.at(at.record_offset)
+                                           : slot.host_record;
   if (weights.tier() == Tier::nvme) {
     slot.reads.push_back(weights.read(at.high_offset, slot.host_high, round_up(at.high_bytes, kBlockBytes)));
   }
-  if (records_.tier() == Tier::nvme) {
+  if (records_.tier() == Tier::nvme && at.record_bytes > 0) {
     slot.reads.push_back(
         records_.read(at.record_offset, slot.host_record, round_up(at.record_bytes, kBlockBytes)));
   }
@@ -204,10 +209,7 @@ void OptimizerStream::bring(Site site, Slot& slot) {
   if (site == Site::host && records_.tier() == Tier::device) {
     copy(Lane::copy_down, slot.host_record, records_.at(at.record_offset), at.record_bytes, "record", unit);
   }
-  if (records_.tier() == Tier::nvme) {
-    context_.trace_buffer(BufferAction::move, record_buffers_[static_cast<std::size_t>(unit)], unit, "record",
-                          Tier::host, at.record_bytes, "read chunk");
-  }
+  trace_move(slot.chunk, site, /*home=*/false);
 }
 
 /// The opposite of start and bring.
@@ -228,12 +230,11 @@ void OptimizerStream::take_home(Site site, Slot& slot) {
   if (weights.tier() == Tier::nvme) {
     slot.writes.push_back(weights.write(at.high_offset, slot.host_high, round_up(at.high_bytes, kBlockBytes)));
   }
-  if (records_.tier() == Tier::nvme) {
+  if (records_.tier() == Tier::nvme && at.record_bytes > 0) {
     slot.writes.push_back(
         records_.write(at.record_offset, slot.host_record, round_up(at.record_bytes, kBlockBytes)));
-    context_.trace_buffer(BufferAction::move, record_buffers_[static_cast<std::size_t>(unit)], unit, "record",
-                          Tier::nvme, at.record_bytes, "write chunk");
   }
+  trace_move(slot.chunk, site, /*home=*/true);
 }
 
 void OptimizerStream::wait(std::vector<aio::Ticket>& tickets, Lane lane, const Chunk& chunk,
@@ -245,6 +246,21 @@ void OptimizerStream::wait(std::vector<aio::Ticket>& tickets, Lane lane, const C
     tickets.pop_back();
     swap_->queue().wait(ticket);
   }
+}
+
+/// Records that what of the chunk is not at home where the work is done has come there, or has gone home.
+void OptimizerStream::trace_move(const Chunk& chunk, Site site, bool home) const {
+  if (context_.trace == nullptr) return;
+  const Where at = where(chunk);
+  const auto unit = static_cast<std::size_t>(chunk.unit);
+  const Tier there = site == Site::host ? Tier::host : Tier::device;
+  const auto move = [&](std::string_view kind, std::uint64_t buffer, Tier home_tier, std::int64_t bytes) {
+    if (home_tier == there || bytes == 0) return;
+    context_.trace_buffer(BufferAction::move, buffer, chunk.unit, kind, home ? home_tier : there, bytes,
+                          home ? "write chunk" : "read chunk");
+  };
+  move("high", weight_buffers_[unit], parameters_.store().tier(), at.high_bytes);
+  move("record", record_buffers_[unit], records_.tier(), at.record_bytes);
 }
 
 void OptimizerStream::copy(Lane lane, void* destination, const void* source, std::int64_t bytes,

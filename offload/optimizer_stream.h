@@ -59,6 +59,7 @@ class OptimizerStream {
   void wait(std::vector<aio::Ticket>& tickets, Lane lane, const Chunk& chunk, std::int64_t bytes);
   Where where(const Chunk& chunk) const;
   void append_chunks(std::vector<Chunk>& chunks, int unit, std::int64_t first, std::int64_t last) const;
+  void trace_move(const Chunk& chunk, Site site, bool home) const;
   void copy(Lane lane, void* destination, const void* source, std::int64_t bytes, std::string_view name,
             int unit);
   bool update_chunk(const Chunk& chunk, const GradientStream& gradients,
@@ -68,7 +69,8 @@ class OptimizerStream {
   ParameterStream& parameters_;
   Swap* swap_;
   std::vector<std::int64_t> record_offsets_;
-  std::vector<std::uint64_t> record_buffers_;  ///< a number in the trace for each unit's records
+  std::vector<std::uint64_t> record_buffers_,
+      weight_buffers_;  ///< a number in the trace for each unit's planes
   Store records_;
   Memory host_high_, host_records_, device_high_;
   Slot slots_[kUpdateSlots];

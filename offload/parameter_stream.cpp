@@ -59,7 +59,7 @@ ParameterStream::View ParameterStream::gather(int unit) {
   int& views = views_[static_cast<std::size_t>(unit)];
   if (store_.tier() == Tier::device) {
     ++views;
-    return {store_.at(offset(unit)), -1, true};
+    return {store_.at(offset(unit)), -1};
   }
   // Of the free slots the one released first; which one should leave is for the schedule to know, once it does.
   int chosen = -1;
@@ -68,7 +68,7 @@ ParameterStream::View ParameterStream::gather(int unit) {
     if (slot.unit == unit) {
       ++slot.views;
       ++views;
-      return {slot.data, i, true};
+      return {slot.data, i};
     }
     if (slot.views > 0) continue;
     if (chosen < 0 || slot.released_at < slots_[static_cast<std::size_t>(chosen)].released_at) chosen = i;
@@ -87,7 +87,7 @@ ParameterStream::View ParameterStream::gather(int unit) {
   ++views;
   context_.trace_buffer(BufferAction::own, slot.buffer, unit, "high", Tier::device,
                         context_.unit(unit).elements * context_.sizes.weight_bytes, "gather");
-  return {slot.data, chosen, false};
+  return {slot.data, chosen};
 }
 
 void ParameterStream::fill(Slot& slot, int unit) {

@@ -22,7 +22,6 @@ class ParameterStream {
   struct View {
     const std::byte* data = nullptr;
     int slot = -1;  ///< -1: at home on the device
-    bool was_there = false;
   };
   /// The compute stream's later work sees the unit's current parameters. std::logic_error naming the units held
   /// where no slot is free.

@@ -8,14 +8,17 @@
 
 #include <bit>
 #include <filesystem>
+#include <iomanip>
 #include <limits>
 #include <map>
 #include <sstream>
+#include <stdexcept>
 
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 namespace spillway {
 namespace {
@@ -147,23 +150,112 @@ TEST_P(Placements, RefuseOneByteLessThanThePlanBeforeAnythingIsAllocated) {
   }
 }
 
+TEST_P(Placements, AUnitGatheredLastInOneStepAndFirstInTheNextIsUpdated) {
+  toy::Trainer trainer(make_run(parameters(), optimizer(), directory));
+  Engine& engine = *trainer.engine;
+  const int unit = engine.layout().unit("layer.2"), p = engine.layout().parameter("weight.2");
+  const auto seen = [&] {
+    const UnitView view = engine.gather(unit);
+    const auto* weights = static_cast<const BFloat16*>(view.parameter(p));
+    std::vector<float> values;
+    trainer.device->stream(Lane::compute).call("see", [&] {
+      for (int i = 0; i < 3000; ++i) values.push_back(to_float(weights[i]));
+    });
+    trainer.device->stream(Lane::compute).synchronize();
+    return values;
+  };
+  const auto expected = [&] {
+    auto values = trainer.weights()[static_cast<std::size_t>(p)];
+    for (float& value : values) value = to_float(split_master(value).high);
+    return values;
+  };
+  const auto before = seen();
+  EXPECT_EQ(before, expected());
+  trainer.step();
+  const auto after = seen();  // nothing else was gathered since the step's own last gather
+  EXPECT_NE(before, after);
+  EXPECT_EQ(after, expected());
+  trainer.step();
+  EXPECT_EQ(seen(), expected());
+  engine.load(p, [](std::int64_t, std::span<float> values) { std::fill(values.begin(), values.end(), 0.75f); });
+  EXPECT_EQ(seen(), std::vector<float>(3000, 0.75f));
+}
+
+TEST_P(Placements, LoadingBetweenStepsBeginsWithoutMoments) {
+  const toy::Run run = make_run(parameters(), optimizer(), directory);
+  toy::Trainer trainer(run);
+  toy::Reference reference(run);
+  reference.step();
+  reference.update(trainer.step().gradient_norm);
+  trainer.load_initial();
+  reference.weights = toy::Reference(run).weights;
+  for (auto* planes : {&reference.m, &reference.v}) {
+    for (auto& plane : *planes) std::fill(plane.begin(), plane.end(), 0.0f);
+  }
+  reference.step();
+  reference.update(trainer.step().gradient_norm);
+  expect_same(trainer.weights(), reference.weights, trainer.engine->layout());
+}
+
+TEST_P(Placements, FrozenParametersNeedNoRecords) {
+  const toy::Run run = make_run(parameters(), optimizer(), directory);
+  for (const bool all : {false, true}) {
+    const Layout layout(
+        {{"head", {{"a", {10}, 0, !all}}}, {"tail", {{"b", {1'000'000}, 0, false}, {"c", {10}, 0, !all}}}});
+    HostDevice device({});
+    SingleRankCommunicator communicator;
+    Engine engine(run.config, layout, device, communicator);
+    for (int p = 0; p < 3; ++p) {
+      engine.load(p, [&](std::int64_t first, std::span<float> values) {
+        for (std::size_t i = 0; i < values.size(); ++i)
+          values[i] = static_cast<float>((first + static_cast<std::int64_t>(i)) % 128 + p);
+      });
+    }
+    engine.begin_step({toy::groups(0), 1});
+    EXPECT_FALSE(engine.step().wait().skipped);
+    std::int64_t wrong = 0;
+    engine.read(1, [&](std::int64_t first, std::span<const float> values) {
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        wrong += values[i] != static_cast<float>((first + static_cast<std::int64_t>(i)) % 128 + 1);
+      }
+    });
+    EXPECT_EQ(wrong, 0);
+    for (const Tier tier : kTiers)
+      EXPECT_EQ(engine.budget(tier).peak(), engine.plan().of(tier).total()) << name_of(tier);
+  }
+}
+
+TEST_P(Placements, TheHashIsThatOfTheWeightsInDeclaredOrder) {
+  toy::Trainer trainer(make_run(parameters(), optimizer(), directory));
+  trainer.step();
+  std::vector<float> all;
+  for (const auto& weights : trainer.weights()) all.insert(all.end(), weights.begin(), weights.end());
+  std::ostringstream expected;
+  expected << std::hex << std::setw(16) << std::setfill('0')
+           << XXH3_64bits(all.data(), all.size() * sizeof(float));
+  EXPECT_EQ(weights_xxh3(*trainer.engine), expected.str());
+}
+
 TEST_P(Placements, ANonFiniteGradientSkipsTheStepAndChangesNothing) {
   const toy::Run run = make_run(parameters(), optimizer(), directory);
   toy::Trainer trainer(run), undisturbed(run);
   trainer.step();
   undisturbed.step();
   const auto before = trainer.weights();
+  const auto& layout = trainer.engine->layout();
   for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
-    trainer.engine->begin_step({toy::groups(1), 1});
-    const int unit = trainer.engine->layout().unit("layer.2");
-    float* sums = trainer.engine->gradient(unit).parameter(trainer.engine->layout().parameter("bias.2"));
-    trainer.device->stream(Lane::compute).call("poison", [=] { sums[999] = bad; });
-    trainer.engine->reduce(unit);
-    const StepResult result = trainer.engine->step().wait();
-    EXPECT_TRUE(result.skipped);
-    EXPECT_FALSE(std::isfinite(result.gradient_norm));
+    for (const char* name : {"table", "weight", "bias.2"}) {  // of the first, a middle and the last unit
+      trainer.engine->begin_step({toy::groups(1), 1});
+      const int p = layout.parameter(name), unit = layout.parameters()[static_cast<std::size_t>(p)].unit;
+      float* sums = trainer.engine->gradient(unit).parameter(p);
+      trainer.device->stream(Lane::compute).call("poison", [=] { sums[999] = bad; });
+      trainer.engine->reduce(unit);
+      const StepResult result = trainer.engine->step().wait();
+      EXPECT_TRUE(result.skipped) << name;
+      EXPECT_FALSE(std::isfinite(result.gradient_norm)) << name;
+    }
   }
-  EXPECT_EQ(trainer.engine->counters().skipped_steps, 2);
+  EXPECT_EQ(trainer.engine->counters().skipped_steps, 6);
   EXPECT_EQ(trainer.engine->counters().steps, 1);
   expect_same(trainer.weights(), before, trainer.engine->layout());
   trainer.step();
@@ -349,6 +441,13 @@ TEST(Engine, MisuseIsALogicErrorThatNamesTheUnitAndBreaksNothing) {
   EXPECT_PRED2(has, message_of([&] { engine.begin_step({{}, 1}); }), "groups");
   EXPECT_PRED2(has, message_of([&] { engine.begin_step({toy::groups(0), 2}); }), "micro-batches");
   EXPECT_PRED2(has, message_of([&] { engine.gather(17); }), "17");
+  EXPECT_PRED2(has, message_of([&] { engine.begin_step({{{}, {.learning_rate = -1}}, 1}); }), "out of range");
+  EXPECT_PRED2(has, message_of([&] {
+                 engine.read(0, [&](std::int64_t, std::span<const float>) {
+                   engine.read(1, [](std::int64_t, std::span<const float>) {});
+                 });
+               }),
+               "inside");
   engine.begin_step({toy::groups(0), 1});
   EXPECT_PRED2(has, message_of([&] { engine.reduce(2); }), "layer.0");
   engine.gradient(2);
@@ -403,14 +502,24 @@ TEST(Engine, AnErrorOfTheModelsOwnWorkSurfacesAndTheEngineEnds) {
   EXPECT_THROW(trainer.engine->begin_step({toy::groups(1), 1}), Error);
 }
 
-TEST(Engine, AnExceptionOfASourceDoesNotHang) {
+TEST(Engine, AnExceptionOfASourceEndsTheEngine) {
   Directory directory;
   toy::Trainer trainer(make_run(Tier::nvme, Tier::nvme, directory));
-  EXPECT_THROW(trainer.engine->load(trainer.engine->layout().parameter("weight"),
-                                    [](std::int64_t first, std::span<float>) {
-                                      if (first > 20000) throw std::runtime_error("the file ended");
-                                    }),
-               std::runtime_error);
+  const auto load = [&](auto exception) {
+    trainer.engine->load(trainer.engine->layout().parameter("weight"),
+                         [&](std::int64_t first, std::span<float>) {
+                           if (first > 20000) throw exception;
+                         });
+  };
+  EXPECT_THROW(load(std::out_of_range("the file ended")), std::out_of_range);
+  EXPECT_THROW(trainer.step(), std::out_of_range) << "half a parameter is not trained on";
+}
+
+TEST(Engine, ComputesInBf16OrFp32Only) {
+  Directory directory;
+  toy::Run run = make_run(Tier::host, Tier::host, directory);
+  run.config.precision = DType::fp16;
+  EXPECT_THROW(toy::Trainer trainer(run), Error);
 }
 
 TEST(Engine, TheTraceHoldsSpansOfEveryLaneAndBuffersThatSumToTheUse) {

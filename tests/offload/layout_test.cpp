@@ -45,6 +45,8 @@ TEST(Layout, RefusesWhatMakesNoSense) {
   EXPECT_THROW(Layout({{"u", {{"a", {std::int64_t{1} << 40, std::int64_t{1} << 40}}}}}), std::logic_error);
   EXPECT_THROW(Layout({{"u", {{"a", {1}}}}, {"v", {{"a", {1}}}}}), std::logic_error);
   EXPECT_THROW(Layout({{"u", {{"a", {1}}}, 0}}), std::logic_error);
+  const std::int64_t large = std::int64_t{1} << 50;
+  EXPECT_THROW(Layout({{"u", {{"a", {large}}}}, {"v", {{"b", {1}}}}}), std::logic_error);
   EXPECT_THROW(Layout({{"u", {{"a", {1}}}}}).parameter("b"), std::logic_error);
 }
 

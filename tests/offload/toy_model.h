@@ -80,6 +80,10 @@ class Trainer {
         device(
             std::make_unique<HostDevice>(HostDeviceOptions{run.device_memory, run.device_threads}, run.trace)),
         engine(std::make_unique<Engine>(run.config, layout(), *device, communicator, run.trace)) {
+    load_initial();
+  }
+
+  void load_initial() {
     for (int p = 0; p < static_cast<int>(engine->layout().parameters().size()); ++p) {
       engine->load(p, [p](std::int64_t first, std::span<float> values) {
         for (std::size_t i = 0; i < values.size(); ++i)
