@@ -153,13 +153,13 @@ TEST_P(Placements, RefuseOneByteLessThanThePlanBeforeAnythingIsAllocated) {
 TEST_P(Placements, AUnitGatheredLastInOneStepAndFirstInTheNextIsUpdated) {
   toy::Trainer trainer(make_run(parameters(), optimizer(), directory));
   Engine& engine = *trainer.engine;
-  const int unit = engine.layout().unit("layer.2"), p = engine.layout().parameter("weight.2");
+  const int unit = engine.layout().unit("embedding"), p = engine.layout().parameter("table");
   const auto seen = [&] {
     const UnitView view = engine.gather(unit);
     const auto* weights = static_cast<const BFloat16*>(view.parameter(p));
     std::vector<float> values;
     trainer.device->stream(Lane::compute).call("see", [&] {
-      for (int i = 0; i < 3000; ++i) values.push_back(to_float(weights[i]));
+      for (int i = 0; i < 37 * 129; ++i) values.push_back(to_float(weights[i]));
     });
     trainer.device->stream(Lane::compute).synchronize();
     return values;
@@ -178,7 +178,7 @@ TEST_P(Placements, AUnitGatheredLastInOneStepAndFirstInTheNextIsUpdated) {
   trainer.step();
   EXPECT_EQ(seen(), expected());
   engine.load(p, [](std::int64_t, std::span<float> values) { std::fill(values.begin(), values.end(), 0.75f); });
-  EXPECT_EQ(seen(), std::vector<float>(3000, 0.75f));
+  EXPECT_EQ(seen(), std::vector<float>(37 * 129, 0.75f));
 }
 
 TEST_P(Placements, LoadingBetweenStepsBeginsWithoutMoments) {
