@@ -13,6 +13,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 
 namespace spillway {
@@ -210,13 +211,19 @@ class QueueStream final : public HostStream {
 
 struct HostDevice::State {
   State(const HostDeviceOptions& options, Trace* trace)
-      : budget(Tier::device, options.memory),
-        workers(options.threads),
-        streams{std::make_unique<QueueStream>(Lane::compute, workers, error, trace, 0),
-                std::make_unique<QueueStream>(Lane::communicate, workers, error, trace, 0),
-                std::make_unique<QueueStream>(Lane::copy_down, workers, error, trace, options.copy_bandwidth),
-                std::make_unique<QueueStream>(Lane::copy_up, workers, error, trace, options.copy_bandwidth)} {
+      : budget(Tier::device, options.memory), workers(options.threads) {
     budget.set_trace(trace);
+    // One by one: where a thread is refused, the streams that are there end theirs.
+    constexpr std::array kLanes{Lane::compute, Lane::communicate, Lane::copy_down, Lane::copy_up};
+    try {
+      for (std::size_t i = 0; i < streams.size(); ++i) {
+        const bool copies = kLanes[i] == Lane::copy_down || kLanes[i] == Lane::copy_up;
+        streams[i] = std::make_unique<QueueStream>(kLanes[i], workers, error, trace,
+                                                   copies ? options.copy_bandwidth : 0);
+      }
+    } catch (const std::system_error& refused) {
+      throw_threads_refused("the streams of the host device", refused.code().value());
+    }
   }
   ~State() {
     for (auto& stream : streams) stream->drop();

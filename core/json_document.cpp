@@ -17,6 +17,9 @@ namespace {
 
 using nlohmann::json;
 
+/// Writing and copying a document is recursive, and a configuration is a few levels deep.
+constexpr int kMostLevels = 64;
+
 /// The library's messages begin with "[json.exception.parse_error.101] parse error at ".
 std::string without_prefix(std::string message) {
   if (const auto end = message.find("] "); message.starts_with('[') && end != std::string::npos) {
@@ -74,7 +77,12 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 json parse_json(std::string_view text, std::string_view source) {
   KeysGiven keys;
-  const auto watch = [&](int, json::parse_event_t event, json& parsed) {
+  const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
+    const bool opens = event == json::parse_event_t::object_start || event == json::parse_event_t::array_start;
+    if (opens && depth >= kMostLevels) {
+      throw Error(ErrorKind::configuration,
+                  fmt::format("{}: objects and lists are more than {} deep", source, kMostLevels));
+    }
     if (event == json::parse_event_t::object_start) keys.open();
     if (event == json::parse_event_t::object_end) keys.close();
     if (event == json::parse_event_t::key && !keys.add(parsed.get_ref<const std::string&>())) {

@@ -9,7 +9,8 @@
 namespace spillway {
 
 /// `source` names the text in messages. Comments (// and /* */) are allowed. Throws Error (configuration), one
-/// line, with the place for text that is no JSON and with the full dotted key for a key given twice.
+/// line, with the place for text that is no JSON and with the full dotted key for a key given twice, and for
+/// more than 64 levels.
 nlohmann::json parse_json(std::string_view text, std::string_view source);
 
 /// The whole of a text file of at most 16 MiB. Throws Error: io where it can't be read, configuration where it

@@ -1,6 +1,9 @@
 // What both builds of parallel.h share.
 #include "parallel.h"
 
+#include "error.h"
+
+#include <fmt/format.h>
 #include <sched.h>
 
 #if defined(__x86_64__)
@@ -8,6 +11,13 @@
 #endif
 
 namespace spillway {
+
+void throw_threads_refused(std::string_view whose, int error_number) {
+  throw Error(ErrorKind::resources, fmt::format("the system refuses the threads for {}", whose),
+              {.operation = "pthread_create",
+               .error_number = error_number,
+               .hint = "ask for fewer threads, or raise the limits of this process (ulimit -u, ulimit -v)"});
+}
 
 int available_processors() {
   cpu_set_t set;

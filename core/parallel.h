@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string_view>
 
 namespace spillway {
 
@@ -12,7 +13,7 @@ namespace spillway {
 /// Calls from several threads run one after another. A block must not call for_blocks of the same pool.
 class Workers {
  public:
-  /// threads >= 1, the calling thread included.
+  /// threads >= 1, the calling thread included. Throws Error (resources) where the system refuses them.
   explicit Workers(int threads);
   ~Workers();
   Workers(const Workers&) = delete;
@@ -30,6 +31,10 @@ class Workers {
   int threads_;
   std::unique_ptr<Pool> pool_;
 };
+
+/// Throws Error (resources) for threads that the system refuses (pthread_create's error number); `whose` says
+/// what they were for.
+[[noreturn]] void throw_threads_refused(std::string_view whose, int error_number);
 
 /// The processors that this process may run on (its affinity mask), at least 1.
 int available_processors();

@@ -5,8 +5,11 @@
 #include <exception>
 #include <mutex>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 #include <vector>
+
+#include <fmt/format.h>
 
 namespace spillway {
 
@@ -22,6 +25,15 @@ struct Workers::Pool {
   const std::function<void(std::int64_t, int)>* body = nullptr;
   std::exception_ptr failure;
   std::vector<std::thread> threads;
+
+  ~Pool() {
+    {
+      std::lock_guard lock(mutex);
+      stop = true;
+    }
+    begin.notify_all();
+    for (auto& thread : threads) thread.join();
+  }
 
   void work(int worker) {
     FloatEnvironment exact;
@@ -53,18 +65,15 @@ Workers::Workers(int threads) : threads_(threads) {
   if (threads < 1) throw std::invalid_argument("Workers: at least one thread");
   pool_ = std::make_unique<Pool>();
   for (int worker = 1; worker < threads; ++worker) {
-    pool_->threads.emplace_back([pool = pool_.get(), worker] { pool->run(worker); });
+    try {
+      pool_->threads.emplace_back([pool = pool_.get(), worker] { pool->run(worker); });
+    } catch (const std::system_error& refused) {
+      throw_threads_refused(fmt::format("a pool of {}", threads), refused.code().value());
+    }
   }
 }
 
-Workers::~Workers() {
-  {
-    std::lock_guard lock(pool_->mutex);
-    pool_->stop = true;
-  }
-  pool_->begin.notify_all();
-  for (auto& thread : pool_->threads) thread.join();
-}
+Workers::~Workers() = default;
 
 void Workers::for_blocks(std::int64_t blocks, const std::function<void(std::int64_t, int)>& body) {
   if (blocks <= 0) return;

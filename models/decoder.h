@@ -53,7 +53,7 @@ struct Batch {
 /// names are Hugging Face's: "wte.weight", "h.0.attn.c_attn.weight", ... with weights stored [out, in]. Group 0
 /// decays, group 1 (biases and norms) does not. The model's own memory on a host device with that many threads
 /// ("activations", "scratch") is part of it. Throws Error (configuration) where the batch's length exceeds the
-/// model's positions.
+/// model's positions, the batch 2^24 tokens, or the model 2^45 parameters.
 Layout decoder_layout(const DecoderConfig& config, const Batch& batch, DType precision, int device_threads);
 
 class Decoder {

@@ -1,5 +1,6 @@
 // Reading a Hugging Face style configuration of GPT-2.
 #include "../core/error.h"
+#include "../core/json_document.h"
 #include "decoder.h"
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -43,8 +45,8 @@ class Reader {
  public:
   Reader(const Json& object, std::string_view source) : object_(object), source_(source) {}
 
-  [[noreturn]] void refuse(const std::string& key, const std::string& what) const {
-    throw Error(ErrorKind::configuration, source_ + ": \"" + key + "\" " + what);
+  [[noreturn]] void refuse(const std::string& key, const std::string& what, std::string hint = {}) const {
+    throw Error(ErrorKind::configuration, source_ + ": \"" + key + "\" " + what, {.hint = std::move(hint)});
   }
 
   /// Null where the key is absent or null.
@@ -96,7 +98,9 @@ class Reader {
       const bool comment = key.starts_with('_') || key.starts_with("//");
       const bool accepted =
           std::find(kWithoutEffect.begin(), kWithoutEffect.end(), key) != kWithoutEffect.end();
-      if (!comment && !accepted && !known_.contains(key)) refuse(key, "is not a key of a GPT-2 model");
+      if (comment || accepted || known_.contains(key)) continue;
+      const std::string close = nearest(key, {known_.begin(), known_.end()});
+      refuse(key, "is not a key of a GPT-2 model", close.empty() ? "" : "did you mean " + close + "?");
     }
   }
 
@@ -106,32 +110,13 @@ class Reader {
   std::set<std::string> known_;
 };
 
-Json parse_object(std::string_view json, std::string_view source) {
-  std::set<std::string> keys;
-  std::optional<std::string> twice;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::key && depth == 1 && !keys.insert(parsed.get<std::string>()).second) {
-      twice = parsed.get<std::string>();
-    }
-    return true;
-  };
-  Json object;
-  try {
-    object = Json::parse(json.begin(), json.end(), watch, /*allow_exceptions=*/true, /*ignore_comments=*/true);
-  } catch (const Json::exception& error) {
-    throw Error(ErrorKind::configuration, std::string(source) + ": this is not JSON: " + error.what());
-  }
-  if (!object.is_object()) {
-    throw Error(ErrorKind::configuration, std::string(source) + ": the model must be a JSON object");
-  }
-  if (twice) throw Error(ErrorKind::configuration, std::string(source) + ": \"" + *twice + "\" is given twice");
-  return object;
-}
-
 }  // namespace
 
 DecoderConfig parse_decoder_config(std::string_view json, std::string_view source) {
-  const Json object = parse_object(json, source);
+  const Json object = parse_json(json, source);
+  if (!object.is_object()) {
+    throw Error(ErrorKind::configuration, std::string(source) + ": the model must be a JSON object");
+  }
   Reader reader(object, source);
   if (reader.find("model_type") == nullptr) reader.refuse("model_type", "is missing");
   reader.only("model_type", {"gpt2"});

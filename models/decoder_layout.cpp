@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <string>
 
+#include <fmt/format.h>
+
 namespace spillway::models {
 namespace {
 
@@ -52,10 +54,25 @@ UnitSpec layer_unit(const DecoderConfig& config, std::int64_t layer) {
   return unit;
 }
 
+/// Refuses what no machine holds, so that every number of bytes that follows fits 64 bits.
+void check_size(const DecoderConfig& config) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 45;
+  // In double, which does not overflow; the biases and norms count little.
+  const auto hidden = static_cast<double>(config.hidden), inner = static_cast<double>(config.inner);
+  const double count =
+      (static_cast<double>(config.vocabulary) + static_cast<double>(config.positions)) * hidden +
+      static_cast<double>(config.layers) * (4 * hidden + 2 * inner + 13) * hidden;
+  if (count <= static_cast<double>(kMost)) return;
+  throw Error(ErrorKind::configuration,
+              fmt::format("the model has about {:.3g} parameters, more than {} (2^45)", count, kMost),
+              {.hint = "lower n_layer, n_embd, n_inner, n_positions or vocab_size"});
+}
+
 }  // namespace
 
 void check_batch(const DecoderConfig& config, const Batch& batch) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 24;
+  constexpr std::int64_t kMost = std::int64_t{1} << 24;  // also of tokens: indices of rows are far from a limit
+  check_size(config);
   if (batch.sequences < 1 || batch.sequences > kMost) {
     throw Error(ErrorKind::configuration, "a micro-batch needs between 1 and " + std::to_string(kMost) +
                                               " sequences, not " + std::to_string(batch.sequences));
@@ -64,6 +81,13 @@ void check_batch(const DecoderConfig& config, const Batch& batch) {
     throw Error(ErrorKind::configuration, "sequence_length is " + std::to_string(batch.length) +
                                               ", but the model has positions for 1 to " +
                                               std::to_string(config.positions) + " tokens (n_positions)");
+  }
+  if (batch.tokens() > kMost) {
+    throw Error(ErrorKind::configuration,
+                "a micro-batch of " + std::to_string(batch.sequences) + " sequences of " +
+                    std::to_string(batch.length) + " tokens has " + std::to_string(batch.tokens()) +
+                    " tokens, more than " + std::to_string(kMost),
+                {.hint = "lower train_micro_batch_size_per_gpu or spillway.sequence_length"});
   }
 }
 

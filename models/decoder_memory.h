@@ -9,7 +9,8 @@
 
 namespace spillway::models {
 
-/// Throws Error (configuration) for a batch that the model can't hold.
+/// Throws Error (configuration) for a batch that the model can't hold, for more than 2^24 tokens in it, and for
+/// a model of more than 2^45 parameters.
 void check_batch(const DecoderConfig& config, const Batch& batch);
 
 /// Rows of the output head that are computed at once, so that logits never exist for all tokens.

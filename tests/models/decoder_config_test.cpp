@@ -107,7 +107,53 @@ TEST(DecoderConfig, RefusesWhatIsNotOneObject) {
   expect_refusal("[1]", "object");
   std::string twice(kGood);
   twice.insert(1, "\"n_layer\": 4, ");
-  expect_refusal(twice, "n_layer");
+  expect_refusal(twice, "n_layer is given twice");
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  expect_refusal(with("task_specific_params", deep), "64 deep");
+}
+
+TEST(DecoderConfig, SuggestsTheKeyThatWasMeant) {
+  try {
+    parse_decoder_config(with("n_layers", "12"), "model.json");
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.detail().hint, "did you mean n_layer?");
+  }
+}
+
+TEST(DecoderLayout, RefusesWhatOverflows) {
+  const auto refusal = [](DecoderConfig config, Batch batch) -> std::string {
+    try {
+      decoder_layout(config, batch, DType::fp32, 1);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::configuration);
+      return error.what();
+    }
+    return "accepted";
+  };
+  const DecoderConfig small{
+      .layers = 1, .heads = 1, .hidden = 8, .positions = 1 << 30, .vocabulary = 256, .inner = 8};
+  constexpr std::int64_t kTokens = 1 << 24;
+  EXPECT_EQ(refusal(small, {.sequences = 1 << 12, .length = 1 << 12}), "accepted");
+  EXPECT_NE(refusal(small, {.sequences = 1, .length = kTokens + 1}).find("16777217 tokens"), std::string::npos);
+  EXPECT_NE(refusal(small, {.sequences = (1 << 12) + 1, .length = 1 << 12}).find("16781312"),
+            std::string::npos);
+  EXPECT_NE(refusal(small, {.sequences = kTokens, .length = 1 << 30}).find("more than 16777216"),
+            std::string::npos);
+  EXPECT_NE(refusal(small, {.sequences = INT64_MAX, .length = 1}).find("sequences"), std::string::npos);
+
+  DecoderConfig large = small;
+  large.hidden = 1 << 20;
+  large.inner = 4 << 20;
+  large.positions = 64;
+  EXPECT_EQ(refusal(large, {}), "accepted");
+  large.layers = 3;
+  EXPECT_NE(refusal(large, {}).find("parameters"), std::string::npos);
+  large.layers = 1 << 16;
+  EXPECT_NE(refusal(large, {}).find("35184372088832"), std::string::npos);
+  large.layers = 1;
+  large.vocabulary = INT32_MAX;
+  EXPECT_NE(refusal(large, {}).find("parameters"), std::string::npos);
 }
 
 }  // namespace
