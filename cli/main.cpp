@@ -4,14 +4,18 @@
 #include "text.h"
 #include "train.h"
 
+#include <cerrno>
 #include <cstdio>
 #include <exception>
 #include <new>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include <CLI/CLI.hpp>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 namespace {
 
@@ -26,6 +30,18 @@ int report(std::string_view message, std::string_view hint, int code) {
   if (!hint.empty()) text += fmt::format("hint: {}\n", cli::one_line(hint));
   std::fwrite(text.data(), 1, text.size(), stderr);
   return code;
+}
+
+int report_bug(std::string_view what) {
+  return report(fmt::format("internal: {}", what), "this is a bug: please report it with the command", kBug);
+}
+
+/// Files of ours must not get the numbers of the standard streams: what is printed would go into them.
+void open_standard_streams() {
+  for (int number = STDIN_FILENO; number <= STDERR_FILENO; ++number) {
+    if (fcntl(number, F_GETFD) < 0 && errno == EBADF)
+      open("/dev/null", O_RDWR);  // takes the lowest free number
+  }
 }
 
 int run(int argc, char** argv) {
@@ -68,6 +84,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_streams();
   try {
     return run(argc, argv);
   } catch (const Error& error) {
@@ -75,10 +92,16 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     return report("out of memory", "limit it with --host-memory, or give this process more",
                   exit_code(ErrorKind::resources));
+  } catch (const std::system_error& failure) {
+    const bool refused = failure.code() == std::errc::resource_unavailable_try_again ||
+                         failure.code() == std::errc::not_enough_memory;
+    return refused ? report(fmt::format("the system refuses a thread: {}", failure.what()),
+                            "give --device-threads and --update-threads, or raise this process's limits",
+                            exit_code(ErrorKind::resources))
+                   : report_bug(failure.what());
   } catch (const std::exception& failure) {
-    return report(fmt::format("internal: {}", failure.what()),
-                  "this is a bug: please report it with the command", kBug);
+    return report_bug(failure.what());
   } catch (...) {
-    return report("internal: an unknown exception", "this is a bug: please report it with the command", kBug);
+    return report_bug("an unknown exception");
   }
 }

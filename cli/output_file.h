@@ -14,14 +14,21 @@ class OutputFile {
 
   bool wanted() const { return !path_.empty(); }
 
+  /// Throws Error (usage) where the file is the same as `other`, an input that `what` describes, or as that of
+  /// the other flag. Devices and pipes may be named twice.
+  void check_apart_from(std::string_view what, const std::string& other) const;
+  void check_apart_from(const OutputFile& other) const;
+
   /// Calls write(name) with the name of a file beside the wanted one, which then takes its place at once: no
-  /// reader sees half of it. A device or pipe is written directly. Throws Error (io), and whatever `write`
+  /// reader sees half of it. A link stays, and what it leads to is replaced. A device or pipe is written
+  /// directly. Throws Error (io), and whatever `write`
   /// throws; nothing is left behind then.
   void replace(const std::function<void(const std::string& name)>& write) const;
   void replace_with(std::string_view text) const;
 
  private:
-  std::string path_;
+  std::string path_, flag_;
+  std::string target_;  ///< where the links of path_ end
   bool directly_ = false;
 };
 

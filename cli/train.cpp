@@ -192,6 +192,12 @@ void train(const TrainOptions& options) {
   const models::DecoderConfig model = read_model(config, options.config);
   if (config.sequence_length == 0) config.sequence_length = model.positions;
   const OutputFile json(options.json, "--json"), trace_file(options.trace, "--trace");
+  for (const OutputFile* output : {&json, &trace_file}) {
+    output->check_apart_from("the file of --config", options.config);
+    output->check_apart_from("the model's configuration", config.model_source);
+    for (const auto& name : options.data) output->check_apart_from("a file of --data", name);
+  }
+  trace_file.check_apart_from(json);
   const models::TextData data(options.data, config.sequence_length);
 
   std::optional<Trace> trace;

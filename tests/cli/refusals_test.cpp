@@ -96,7 +96,10 @@ TEST_F(Refusals, Numbers) {
     refused(whole({"--device-threads", value}), 2, {"--device-threads"});
     refused(whole({"--update-threads", value}), 2, {"--update-threads"});
   }
-  refused(whole({"--device-threads", "100000"}), 2, {"--device-threads", "100000", "1024"});
+  for (const std::string flag : {"--device-threads", "--update-threads"}) {
+    refused(whole({flag, "100000"}), 2, {flag, "100000", "1024"});
+    refused(whole({flag, "1025"}), 2, {flag, "1025", "1024"});
+  }
   refused(whole({"--offload-optimizer", "disk"}), 2, {"--offload-optimizer", "disk", "device, host or nvme"});
   refused(whole({"--offload-parameters", "disk"}), 2, {"--offload-parameters", "disk", "device, host or nvme"});
 }
@@ -175,6 +178,8 @@ TEST_F(Refusals, Configurations) {
                "\"gradient_accumulation_steps\": 3}"),
           2, {"7", "2 x", "3 x", "= 6"});
   refused(file("{}"), 2, {"spillway.model", "missing"});
+  refused(file("{\"spillway\": {\"model\": " + std::string(100'000, '[') + std::string(100'000, ']') + "}}"), 2,
+          {"run.json", "64 deep"});
   refused(file("{\"spillway\": {\"model\": \"gone.json\"}}"), 4, {"gone.json", "No such file"});
 }
 
@@ -188,6 +193,21 @@ TEST_F(Refusals, Models) {
   refused(model("n_layers", 4), 2, {"n_layers"});
   refused(model("vocab_size", 100), 2, {"vocab_size", "100", "256"});
   refused(model("n_positions", 32), 2, {"sequence_length", "64", "32"});
+  const auto larger = [&](int layers, int hidden) {
+    return config([&](auto& c) {
+      c["spillway"]["model"]["n_layer"] = layers;
+      c["spillway"]["model"]["n_embd"] = hidden;
+    });
+  };
+  refused(whole({}, larger(65536, 1 << 20)), 2, {"parameters", "35184372088832", "n_embd"});
+  refused(whole({}, larger(1, 1 << 20)), 3, {"bytes"});
+  refused(whole({"--offload-optimizer", "device", "--offload-parameters", "device"}, larger(1, 1 << 20)), 3,
+          {});
+  refused(whole({}, config([](auto& c) {
+                  c["train_micro_batch_size_per_gpu"] = 1 << 19;
+                  c["gradient_accumulation_steps"] = 1;
+                })),
+          2, {"33554432 tokens", "16777216", "train_micro_batch_size_per_gpu"});
   refused(model("model_type", "convnet"), 2, {"model_type"});
   refused(whole({}, config([](auto& c) { c["spillway"]["model"].erase("n_embd"); })), 2, {"n_embd"});
   refused(whole({}, config([](auto& c) { c["spillway"]["model"] = "{}"; })), 4, {"{}"});
@@ -200,6 +220,45 @@ TEST_F(Refusals, OutputFilesBeforeAnythingElse) {
     refused(whole({flag, "/proc/x.json"}), 4, {flag, "/proc/x.json"});
     refused(whole({flag, text_ + "/x.json"}), 4, {flag, "Not a directory"});
   }
+}
+
+TEST_F(Refusals, ThreadsThatTheSystemDoesNotGive) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs more addresses than the limit leaves";
+#endif
+  for (const std::string flag : {"--device-threads", "--update-threads"}) {
+    const Outcome outcome =
+        run_command({"sh", "-c",
+                     "ulimit -c 0; ulimit -v 1000000; exec " SPILLWAY_PROGRAM " train --config '" +
+                         example("decoder-tiny.json") + "' --data '" + text_ + "' --steps 1 --nvme-path '" +
+                         scratch_.path("nvme") + "' " + flag + " 1000"});
+    EXPECT_EQ(outcome.exit_code, 3) << outcome.err;
+    EXPECT_EQ(outcome.err.rfind("error: ", 0), 0u) << outcome.err;
+    EXPECT_NE(outcome.err.find("threads"), std::string::npos) << outcome.err;
+    EXPECT_TRUE(std::filesystem::is_empty(scratch_.path("nvme")));
+  }
+}
+
+TEST_F(Refusals, OutputFilesThatAreInputsOrEachOther) {
+  const std::string file = config([](auto& c) { c["spillway"]["model"] = "model.json"; });
+  const std::string model = scratch_.write(
+      "model.json",
+      R"({"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 16, "n_positions": 64, "vocab_size": 256})");
+  std::filesystem::create_symlink(text_, scratch_.path("link.txt"));
+  std::filesystem::create_hard_link(text_, scratch_.path("hard.txt"));
+  std::filesystem::create_symlink("later.json", scratch_.path("later-link.json"));
+  for (const std::string flag : {"--json", "--trace"}) {
+    refused(whole({flag, text_}, file), 2, {flag, text_, "--data"});
+    refused(whole({flag, scratch_.root() + "/nvme/../text.txt"}, file), 2, {flag, "--data"});
+    refused(whole({flag, scratch_.path("link.txt")}, file), 2, {flag, "link.txt", "--data"});
+    refused(whole({flag, scratch_.path("hard.txt")}, file), 2, {flag, "hard.txt", "--data"});
+    refused(whole({flag, file}, file), 2, {flag, file, "--config"});
+    refused(whole({flag, model}, file), 2, {flag, model, "the model's configuration"});
+  }
+  const std::string both = scratch_.path("later.json");
+  refused(whole({"--json", both, "--trace", both}, file), 2, {"--trace", "--json", both});
+  refused(whole({"--json", both, "--trace", scratch_.path("later-link.json")}, file), 2, {"--trace", "--json"});
+  EXPECT_EQ(read_file(text_), sample_text());
 }
 
 TEST(FirstContact, TheProgramAloneExplainsItself) {
@@ -218,6 +277,22 @@ TEST(FirstContact, HelpNamesEveryFlagWithExamples) {
                                  "--update-threads", "--device-threads", "--trace", "--json", "Examples"}) {
     EXPECT_NE(outcome.out.find(flag), std::string::npos) << flag;
   }
+}
+
+TEST(FirstContact, ClosedStandardStreamsTakeNoFileOfOurs) {
+  const Scratch scratch;
+  const std::string text = scratch.write("text.txt", sample_text()), json = scratch.path("result.json");
+  const std::string command = SPILLWAY_PROGRAM " train --config '" + example("decoder-tiny.json") +
+                              "' --data '" + text + "' --steps 2 --nvme-path '" + scratch.root() +
+                              "' --json '" + json + "'";
+  const auto hash = [&](const std::string& redirection) {
+    const Outcome outcome = run_command({"sh", "-c", command + redirection});
+    EXPECT_EQ(outcome.exit_code, 0) << redirection << outcome.err;
+    return nlohmann::json::parse(read_file(json)).at(0).at("weights_xxh3");
+  };
+  const auto expected = hash("");
+  EXPECT_EQ(hash(" >&-"), expected);
+  EXPECT_EQ(hash(" <&- >&- 2>&-"), expected);
 }
 
 TEST(FirstContact, Version) {

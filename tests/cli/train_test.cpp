@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -183,6 +184,31 @@ TEST_F(Train, AReportReplacesTheOldOneAndDevicesAreWrittenDirectly) {
   scratch_.write("result.json", "old");
   EXPECT_EQ(row({"--nvme-path", scratch_.root()}).at("steps"), 3);
   EXPECT_EQ(train({"--nvme-path", scratch_.root(), "--json", "/dev/null"}).exit_code, 0);
+}
+
+TEST_F(Train, ALinkStaysAndWhatItLeadsToIsReplaced) {
+  const std::string old = scratch_.write("old.json", "old");
+  for (const std::string target : {"old.json", "new.json"}) {
+    const std::string link = scratch_.path("link-to-" + target);
+    std::filesystem::create_symlink(target, link);
+    ASSERT_EQ(
+        train({"--offload-optimizer", "host", "--offload-parameters", "host", "--json", link}, "1").exit_code,
+        0);
+    EXPECT_TRUE(std::filesystem::is_symlink(link));
+    EXPECT_EQ(json::parse(read_file(scratch_.path(target))).at(0).at("steps"), 1);
+  }
+  // As a shell gives it: a link to a link to the file, or to a pipe.
+  const std::string out = scratch_.path("out.json");
+  const std::string device = scratch_.path("stdout");
+  std::filesystem::create_symlink("/proc/self/fd/1", device);
+  const std::string command = SPILLWAY_PROGRAM " train --config '" + example("decoder-tiny.json") +
+                              "' --data '" + text_ + "' --steps 1 --nvme-path '" + scratch_.root() +
+                              "' --json '" + device + "'";
+  EXPECT_EQ(run_command({"sh", "-c", command + " > '" + out + "'"}).exit_code, 0);
+  EXPECT_EQ(json::parse(read_file(out)).at(0).at("steps"), 1);
+  const Outcome piped = run_command({"sh", "-c", command + " | cat"});
+  EXPECT_NE(piped.out.find("\"weights_xxh3\""), std::string::npos) << piped.err;
+  EXPECT_TRUE(std::filesystem::is_symlink(device));
 }
 
 TEST_F(Train, AReportThatCannotBeWrittenInTheEndIsAnError) {
