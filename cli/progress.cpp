@@ -6,8 +6,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
@@ -38,13 +41,12 @@ bool is_terminal() {
 
 std::size_t terminal_width() {
   winsize size{};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 20)
-    return std::min<std::size_t>(size.ws_col, 100);
-  return 80;
+  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : 80;
 }
 
 std::string norm(double value) {
-  return value < 1e4 ? fmt::format("{:.3f}", value) : fmt::format("{:.2e}", value);
+  return !(value >= 1e4) || std::isinf(value) ? fixed(value, 3) : fmt::format("{:.2e}", value);
 }
 
 /// A share where there is a limit, else the bytes.
@@ -60,11 +62,10 @@ Progress::Progress(std::int64_t steps, std::int64_t tokens_a_step, std::array<st
       tokens_a_step_(tokens_a_step),
       limits_(limits),
       terminal_(is_terminal()),
-      width_(terminal_width()),
       begin_(std::chrono::steady_clock::now()),
       last_shown_(begin_) {
   if (!terminal_) {
-    std::string heading = fmt::format("{:>8} {:>9} {:>9} {:>10}", "step", "loss", "norm", "tokens/s");
+    std::string heading = fmt::format("{:>8} {:>10} {:>10} {:>10}", "step", "loss", "norm", "tokens/s");
     for (const Tier tier : kTiers) heading += fmt::format(" {:>10}", name_of(tier));
     say(heading + fmt::format(" {:>11}\n", "left"));
     flush();
@@ -96,9 +97,9 @@ double Progress::seconds_left(std::int64_t step) const {
 }
 
 std::string Progress::row(const StepStatus& s) const {
-  std::string line =
-      fmt::format("{:>8} {:>9.4f} {:>9} {:>10}", s.step, s.loss, s.skipped ? "skipped" : norm(s.gradient_norm),
-                  grouped(static_cast<std::int64_t>(tokens_per_second(s.step))));
+  std::string line = fmt::format("{:>8} {:>10} {:>10} {:>10}", s.step, fixed(s.loss, 4),
+                                 s.skipped ? "skipped" : norm(s.gradient_norm),
+                                 grouped(static_cast<std::int64_t>(tokens_per_second(s.step))));
   for (std::size_t i = 0; i < limits_.size(); ++i) line += fmt::format(" {:>10}", use(s.used[i], limits_[i]));
   return line + fmt::format(" {:>11}\n", duration(seconds_left(s.step)));
 }
@@ -106,15 +107,19 @@ std::string Progress::row(const StepStatus& s) const {
 std::string Progress::bar_line(const StepStatus& s) const {
   constexpr std::int64_t kBar = 12;
   const auto full = static_cast<std::size_t>(kBar * s.step / steps_);
-  std::string line = fmt::format(
-      "[{}{}] {}/{}  loss {:.3f}  norm {}  {} tok/s  {} left", std::string(full, '#'),
-      std::string(static_cast<std::size_t>(kBar) - full, '.'), s.step, steps_, s.loss,
-      s.skipped ? "skipped" : norm(s.gradient_norm),
-      grouped(static_cast<std::int64_t>(tokens_per_second(s.step))), duration(seconds_left(s.step)));
+  std::vector<Field> fields{
+      {fmt::format("[{}{}]", std::string(full, '#'), std::string(static_cast<std::size_t>(kBar) - full, '.')),
+       5},
+      {fmt::format("{}/{}", s.step, steps_), 9},
+      {"loss " + fixed(s.loss, 3), 8},
+      {"norm " + (s.skipped ? "skipped" : norm(s.gradient_norm)), 4},
+      {grouped(static_cast<std::int64_t>(tokens_per_second(s.step))) + " tok/s", 6},
+      {duration(seconds_left(s.step)) + " left", 7}};
   for (std::size_t i = 0; i < limits_.size(); ++i) {
-    line += fmt::format("  {} {}", name_of(kTiers[i]), use(s.used[i], limits_[i]));
+    fields.push_back(
+        {fmt::format("{} {}", name_of(kTiers[i]), use(s.used[i], limits_[i])), 3 - static_cast<int>(i)});
   }
-  return line;
+  return fitting(std::move(fields), terminal_width() - 1);
 }
 
 void Progress::show(const StepStatus& status) {
@@ -139,7 +144,8 @@ void Progress::remark(std::string_view text) {
 }
 
 void Progress::put(std::string line) {
-  if (line.size() >= width_) line.resize(width_ - 1);
+  // The last column stays free: a terminal would begin a new line.
+  if (const std::size_t width = terminal_width(); line.size() >= width) line.resize(width - 1);
   line_is_open = open_ = true;
   say("\r\x1b[K" + line);
   flush();

@@ -42,7 +42,6 @@ class Progress {
   std::int64_t steps_, tokens_a_step_;
   std::array<std::int64_t, 3> limits_;
   bool terminal_;
-  std::size_t width_;
   std::chrono::steady_clock::time_point begin_, last_shown_;
   std::int64_t last_step_shown_ = 0;
   bool open_ = false;

@@ -86,6 +86,14 @@ double tokens_per_second(const RunSetting& setting, const RunResult& result) {
   return static_cast<double>(setting.config.steps * setting.tokens_a_step()) / std::max(result.seconds, 1e-9);
 }
 
+std::string skipped_text(std::int64_t steps, std::int64_t skipped) {
+  if (skipped == 0) return plural(0, "step");
+  if (skipped < steps) return plural(skipped, "step") + " with a gradient that was not finite";
+  return "every step: no gradient was finite, and the weights are the first ones. A smaller initializer_range "
+         "in the "
+         "model's configuration, or spillway.precision fp32, may help";
+}
+
 }  // namespace
 
 std::int64_t RunSetting::tokens_a_step() const {
@@ -165,14 +173,14 @@ std::string end_block(const RunSetting& setting, const RunResult& result) {
       "\n" + entry("trained", fmt::format("{}, {} tokens in {}, {} tokens/s", plural(c.steps, "step"),
                                           grouped(c.steps * setting.tokens_a_step()), duration(result.seconds),
                                           grouped(std::llround(tokens_per_second(setting, result)))));
-  text +=
-      entry("skipped", plural(result.counters.skipped_steps, "step") +
-                           (result.counters.skipped_steps == 0 ? "" : " with a gradient that was not finite"));
-  text += entry("loss", fmt::format("{:.4f} nats at the first step, {:.4f} at the last; unigram entropy {:.4f}",
-                                    result.loss_first, result.loss_last, setting.unigram_entropy));
+  text += entry("skipped", skipped_text(c.steps, result.counters.skipped_steps));
+  text += entry("loss",
+                fmt::format("{} nats at the first step, {} at the last; unigram entropy {:.4f}",
+                            fixed(result.loss_first, 4), fixed(result.loss_last, 4), setting.unigram_entropy));
   text += entry("nvme", fmt::format("{} read, {} written", format_size(result.counters.nvme_read_bytes),
                                     format_size(result.counters.nvme_written_bytes)));
   text += entry("weights", "xxh3 " + result.weights_xxh3);
+  if (!result.no_sample.empty()) return text + "\n" + entry("sample", "none: " + result.no_sample);
   text += "\nsample\n";
   for (const auto& line : lines_of(result.sample, kWidth - 4)) text += "  | " + line + "\n";
   return text;
@@ -203,7 +211,8 @@ std::string json_report(const RunSetting& setting, const RunResult& result) {
                     {"nvme_written_bytes", result.counters.nvme_written_bytes},
                     {"skipped_steps", result.counters.skipped_steps},
                     {"weights_xxh3", result.weights_xxh3},
-                    {"sample", result.sample},
+                    {"sample", result.no_sample.empty() ? json(result.sample) : json()},
+                    {"no_sample", result.no_sample.empty() ? json() : json(result.no_sample)},
                     {"machine",
                      {{"processor", machine.processor},
                       {"processors", machine.processors},

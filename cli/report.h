@@ -30,7 +30,8 @@ struct RunResult {
   double seconds = 0;                    ///< of all steps, the last update included
   EngineCounters counters;               ///< after the last step
   std::string weights_xxh3;
-  std::string sample;  ///< as printable() made it
+  std::string sample;     ///< as printable() made it
+  std::string no_sample;  ///< why there is none; empty where there is one
 };
 
 /// The bytes that a tier may use, negative for no limit: what Config says, none for NVMe.

@@ -49,6 +49,10 @@ std::string duration(double seconds) {
   return fmt::format("{} h {:02} m", whole / 3600, whole % 3600 / 60);
 }
 
+std::string fixed(double value, int decimals) {
+  return std::isfinite(value) ? fmt::format("{:.{}f}", value, decimals) : "not finite";
+}
+
 std::string one_line(std::string_view text) {
   std::string line(text);
   for (char& c : line) {
@@ -69,6 +73,17 @@ std::string printable(std::span<const std::int32_t> bytes) {
     }
   }
   return text;
+}
+
+std::string fitting(std::vector<Field> fields, std::size_t width) {
+  for (;;) {
+    std::string line;
+    for (const Field& field : fields) line += (line.empty() ? "" : "  ") + field.text;
+    if (line.size() <= width) return line;
+    if (fields.size() <= 1) return line.substr(0, width);
+    fields.erase(std::min_element(fields.begin(), fields.end(),
+                                  [](const Field& a, const Field& b) { return a.importance < b.importance; }));
+  }
 }
 
 std::vector<std::string> lines_of(std::string_view text, std::size_t width) {

@@ -27,7 +27,7 @@ namespace {
 constexpr std::int64_t kSampleTokens = 200;
 constexpr double kSampleTemperature = 0.8;
 
-/// A flag that stands before keys of the configuration.
+/// A flag that overrides keys of the configuration.
 struct Flag {
   const char* name;
   std::vector<std::string> keys;
@@ -154,7 +154,7 @@ CLI::App* add_train(CLI::App& program, TrainOptions& options) {
       "Parameters are on the device only while a layer needs them; they and the optimizer's state live in the\n"
       "tier that you choose. That changes the speed, never the result: the weights are the same, bit by "
       "bit.\n\n"
-      "Flags stand before the configuration file. Sizes: 40M and 40MiB are 40 x 2^20 bytes, 40MB 40 x 10^6.\n\n"
+      "A flag overrides the configuration file. Sizes: 40M and 40MiB are 40 x 2^20 bytes, 40MB 40 x 10^6.\n\n"
       "Examples\n"
       "  spillway train --config examples/decoder-tiny.json --data README.md --nvme-path .\n"
       "      a model of under a million parameters, its state on the drive that holds this directory\n"
@@ -229,15 +229,26 @@ void train(const TrainOptions& options) {
     progress.end_line();
     result.weights_xxh3 = weights_xxh3(engine);
     const std::array<std::int32_t, 1> prompt{'\n'};
-    result.sample = printable(decoder.sample(
-        prompt, kSampleTokens, kSampleTemperature, config.seed,
-        [&](std::int64_t drawn) { progress.remark(fmt::format("sampling: {} of {}", drawn, kSampleTokens)); }));
+    try {
+      result.sample = printable(
+          decoder.sample(prompt, kSampleTokens, kSampleTemperature, config.seed, [&](std::int64_t drawn) {
+            progress.remark(fmt::format("sampling: {} of {}", drawn, kSampleTokens));
+          }));
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::numerics) throw;
+      result.no_sample = error.what();  // what was trained is reported all the same
+    }
     progress.remark("");
   }
   say(end_block(setting, result));
   flush();
   if (json.wanted()) json.replace_with(json_report(setting, result));
   if (trace_file.wanted()) trace_file.replace([&](const std::string& name) { trace->write(name); });
+  if (!result.no_sample.empty()) {
+    throw Error(
+        ErrorKind::numerics, result.no_sample,
+        {.hint = "a lower learning rate, or a smaller initializer_range of the model, may keep it finite"});
+  }
 }
 
 }  // namespace spillway::cli

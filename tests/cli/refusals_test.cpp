@@ -277,6 +277,7 @@ TEST(FirstContact, HelpNamesEveryFlagWithExamples) {
                                  "--update-threads", "--device-threads", "--trace", "--json", "Examples"}) {
     EXPECT_NE(outcome.out.find(flag), std::string::npos) << flag;
   }
+  EXPECT_NE(outcome.out.find("A flag overrides the configuration file"), std::string::npos);
 }
 
 TEST(FirstContact, ClosedStandardStreamsTakeNoFileOfOurs) {

@@ -40,5 +40,21 @@ TEST(Text, LinesAreCutAtTheWidth) {
   EXPECT_EQ(lines_of("abcd\n", 4), (std::vector<std::string>{"abcd", ""}));
 }
 
+TEST(Text, WhatIsNotFiniteIsSaidInWords) {
+  EXPECT_EQ(fixed(2.30103, 4), "2.3010");
+  EXPECT_EQ(fixed(-std::numeric_limits<double>::quiet_NaN(), 4), "not finite");
+  EXPECT_EQ(fixed(std::numeric_limits<double>::infinity(), 4), "not finite");
+}
+
+TEST(Text, FieldsThatMatterLeastGoFirst) {
+  const std::vector<Field> fields{{"[##]", 1}, {"3/9", 4}, {"loss 2.1", 3}, {"nvme 1", 0}};
+  EXPECT_EQ(fitting(fields, 27), "[##]  3/9  loss 2.1  nvme 1");
+  EXPECT_EQ(fitting(fields, 26), "[##]  3/9  loss 2.1");
+  EXPECT_EQ(fitting(fields, 18), "3/9  loss 2.1");
+  EXPECT_EQ(fitting(fields, 12), "3/9");
+  EXPECT_EQ(fitting(fields, 2), "3/");
+  EXPECT_EQ(fitting(fields, 0), "");
+}
+
 }  // namespace
 }  // namespace spillway::cli

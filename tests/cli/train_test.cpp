@@ -211,6 +211,57 @@ TEST_F(Train, ALinkStaysAndWhatItLeadsToIsReplaced) {
   EXPECT_TRUE(std::filesystem::is_symlink(device));
 }
 
+TEST_F(Train, AModelThatIsNotFiniteIsReportedAsFarAsItWent) {
+  json config = json::parse(read_file(example("decoder-tiny.json")), nullptr, true, true);
+  config["spillway"]["model"]["initializer_range"] = 1e37;
+  const std::string result = scratch_.path("result.json"), trace = scratch_.path("trace.json");
+  const Outcome outcome =
+      run_program({"train", "--config", scratch_.write("wild.json", config.dump()), "--data", text_, "--steps",
+                   "2", "--nvme-path", scratch_.root(), "--json", result, "--trace", trace});
+  EXPECT_EQ(outcome.exit_code, 6);
+  EXPECT_EQ(outcome.err.rfind("error: ", 0), 0u) << outcome.err;
+  EXPECT_NE(outcome.err.find("not finite"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.out.find("sample      none: "), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("every step"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("initializer_range"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("not finite nats"), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find("nan"), std::string::npos) << outcome.out;
+  const json row = json::parse(read_file(result)).at(0);
+  EXPECT_TRUE(row.at("sample").is_null());
+  EXPECT_NE(row.at("no_sample").get<std::string>().find("not finite"), std::string::npos);
+  EXPECT_EQ(row.at("skipped_steps"), 2);
+  EXPECT_EQ(row.at("weights_xxh3").get<std::string>().size(), 16u);
+  EXPECT_FALSE(json::parse(read_file(trace)).at("traceEvents").empty());
+}
+
+TEST_F(Train, TheLineOnATerminalFitsItsWidth) {
+  if (run_command({"script", "--version"}).exit_code != 0) GTEST_SKIP() << "no program gives a terminal here";
+  for (const std::size_t width : {12u, 40u, 80u, 100u, 200u}) {
+    const Outcome outcome =
+        run_command({"script", "-qec",
+                     "stty cols " + std::to_string(width) +
+                         "; TERM=xterm " SPILLWAY_PROGRAM " train --config '" + example("decoder-tiny.json") +
+                         "' --data '" + text_ + "' --steps 2 --nvme-path '" + scratch_.root() + "'",
+                     "/dev/null"});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.out;
+    const std::string begin = "\r\x1b[K";
+    std::string longest;
+    for (auto at = outcome.out.find(begin); at != std::string::npos; at = outcome.out.find(begin, at + 1)) {
+      const auto from = at + begin.size();
+      const std::string line = outcome.out.substr(from, outcome.out.find('\r', from) - from);
+      EXPECT_LT(line.size(), width) << line;
+      if (line.size() > longest.size()) longest = line;
+    }
+    EXPECT_FALSE(longest.empty());
+    if (width >= 40) {
+      EXPECT_NE(outcome.out.find("loss "), std::string::npos);
+    }
+    if (width == 200) {
+      EXPECT_NE(longest.find("  nvme "), std::string::npos) << longest;
+    }
+  }
+}
+
 TEST_F(Train, AReportThatCannotBeWrittenInTheEndIsAnError) {
   const Outcome outcome = train({"--nvme-path", scratch_.root(), "--json", "/dev/full"}, "1");
   EXPECT_EQ(outcome.exit_code, 4);

@@ -3,7 +3,7 @@
 AdamW steps of a tiny GPT-2, written in PyTorch's own operations and differentiated by its autograd.
 
 Run: python3 make_decoder_reference.py > decoder_reference.txt
-Weights and tokens follow from hash32 below, which decoder_reference.h repeats.
+Weights and tokens follow from hash32 below, which decoder_rig.h repeats.
 """
 import math
 import sys
