@@ -6,14 +6,18 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <fstream>
 #include <future>
 #include <limits>
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 namespace spillway {
 namespace {
@@ -285,6 +289,38 @@ TEST(HostDevice, SpansAndBuffersAreTraced) {
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(events[0].action, BufferAction::allocate);
   EXPECT_EQ(events[1].action, BufferAction::free);
+}
+
+/// In a process of its own: as much address space as `more` MiB beyond what is used.
+[[noreturn]] void make_device_with_little_room(std::int64_t more) {
+  std::int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const auto most = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE) + (more << 20));
+  const rlimit limit{.rlim_cur = most, .rlim_max = most};
+  if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(1);
+  try {
+    HostDevice device(HostDeviceOptions{.threads = 1});
+    device.synchronize();
+  } catch (const Error& error) {
+    _exit(error.kind() == ErrorKind::resources ? 3 : 1);
+  } catch (const std::bad_alloc&) {
+    _exit(3);
+  }
+  _exit(0);
+}
+
+TEST(HostDevice, AThreadThatIsRefusedIsAnErrorAndTheOthersEnd) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs more addresses than the limit leaves";
+#endif
+  rlimit stack{};
+  ASSERT_EQ(getrlimit(RLIMIT_STACK, &stack), 0);
+  if (stack.rlim_cur != rlim_t{8} << 20) GTEST_SKIP() << "the room below is made for stacks of 8 MiB";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  // Room for no stream's stack, for one, two and three of the four.
+  for (const std::int64_t more : {4, 12, 20, 28}) {
+    EXPECT_EXIT(make_device_with_little_room(more), testing::ExitedWithCode(3), "") << more;
+  }
 }
 
 }  // namespace
