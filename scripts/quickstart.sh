@@ -15,9 +15,9 @@ spillway=build/release/cli/spillway
 swap=build/swap
 results=build/quickstart
 mkdir -p "$swap" "$results"
-data=()
+data=() # all of fortunes that is English: not the drawings
 while IFS= read -r file; do data+=(--data "$file"); done < <(
-  find /usr/share/games/fortunes -maxdepth 1 -type f ! -name '*.dat' ! -name '*.u8' | LC_ALL=C sort)
+  find /usr/share/games/fortunes -maxdepth 1 -type f ! -name '*.dat' ! -name '*.u8' ! -name ascii-art | LC_ALL=C sort)
 
 echo
 "$spillway" train --config examples/decoder-25m.json "${data[@]}" --nvme-path "$swap" --json "$results/nvme.json"
