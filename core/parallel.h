@@ -1,6 +1,6 @@
 #pragma once
-// A pool of workers over which fixed blocks are spread. Over oneTBB; the `tsan` preset compiles the same
-// interface over std::thread, because Debian's oneTBB is not instrumented for ThreadSanitizer.
+// A pool of workers over which fixed blocks are spread. It is our own and not a library's: it has to say when
+// the system refuses a thread, and the code that ThreadSanitizer checks has to be the code that runs.
 #include <cstdint>
 #include <functional>
 #include <memory>

@@ -12,7 +12,7 @@ fi
 packages=(
   g++ cmake ninja-build pkg-config git ccache
   libfmt-dev nlohmann-json3-dev libcli11-dev libxxhash-dev
-  libtbb-dev libxsimd-dev libdnnl-dev
+  libxsimd-dev libdnnl-dev
   ocl-icd-opencl-dev # Debian's oneDNN asks for OpenCL when CMake looks for it
   liburing-dev
   libgtest-dev libbenchmark-dev
