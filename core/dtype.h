@@ -10,7 +10,9 @@ namespace spillway {
 enum class DType : std::uint8_t { bf16, fp16, fp32 };
 
 /// Bytes of one element.
-constexpr std::int64_t size_of(DType type) { return type == DType::fp32 ? 4 : 2; }
+constexpr std::int64_t size_of(DType type) {
+  return type == DType::fp32 ? 4 : 2;
+}
 std::string_view name_of(DType type);
 
 /// Storage types: they hold bits and do no arithmetic.
@@ -23,7 +25,9 @@ struct Float16 {
   friend bool operator==(Float16, Float16) = default;
 };
 
-constexpr float to_float(BFloat16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
+constexpr float to_float(BFloat16 x) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
+}
 
 /// Round to nearest, ties to even; a NaN stays a NaN (quiet, payload truncated); subnormals are kept.
 constexpr BFloat16 to_bf16(float x) {
@@ -54,7 +58,7 @@ constexpr Float16 to_fp16(float x) {
     return {static_cast<std::uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu))};
   }
   if (magnitude >= 0x477ff000u) return {static_cast<std::uint16_t>(sign | 0x7c00u)};  // rounds to 65536 or more
-  if (magnitude >= 0x38800000u) {  // normal in fp16
+  if (magnitude >= 0x38800000u) {                                                     // normal in fp16
     const std::uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
     return {static_cast<std::uint16_t>(sign | ((rounded - 0x38000000u) >> 13))};
   }
@@ -65,7 +69,8 @@ constexpr Float16 to_fp16(float x) {
   const std::uint32_t half = 1u << (shift - 1);
   const std::uint32_t kept = mantissa >> shift;
   const std::uint32_t rest = mantissa & ((1u << shift) - 1u);
-  return {static_cast<std::uint16_t>(sign | (kept + ((rest > half || (rest == half && (kept & 1u))) ? 1u : 0u)))};
+  return {
+      static_cast<std::uint16_t>(sign | (kept + ((rest > half || (rest == half && (kept & 1u))) ? 1u : 0u)))};
 }
 
 }  // namespace spillway

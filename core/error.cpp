@@ -1,8 +1,8 @@
 #include "error.h"
 
-#include <fmt/format.h>
-
 #include <system_error>
+
+#include <fmt/format.h>
 
 namespace spillway {
 namespace {

@@ -10,12 +10,12 @@ enum class ErrorKind { usage, configuration, resources, io, communication, numer
 
 /// What an error is about, where that is known. Negative offset or length: not applicable.
 struct ErrorDetail {
-  std::string operation = {};     ///< "read", "write", "allocate", ...
-  std::string path = {};          ///< file, directory or configuration key
-  std::int64_t offset = -1;       ///< bytes
-  std::int64_t length = -1;       ///< bytes
-  int error_number = 0;           ///< errno, 0 where none
-  std::string hint = {};          ///< what the user can do; one sentence, no full stop
+  std::string operation = {};  ///< "read", "write", "allocate", ...
+  std::string path = {};       ///< file, directory or configuration key
+  std::int64_t offset = -1;    ///< bytes
+  std::int64_t length = -1;    ///< bytes
+  int error_number = 0;        ///< errno, 0 where none
+  std::string hint = {};       ///< what the user can do; one sentence, no full stop
 };
 
 /// what() is one line: the message, then operation, path, offset, length and the errno's text where they apply.
@@ -31,7 +31,8 @@ class Error : public std::runtime_error {
   ErrorDetail detail_;
 };
 
-/// The program's exit status for a kind: 2 usage and configuration, 3 resources, 4 I/O, 5 communication, 6 numerics.
+/// The program's exit status for a kind: 2 usage and configuration, 3 resources, 4 I/O, 5 communication, 6
+/// numerics.
 int exit_code(ErrorKind kind) noexcept;
 
 }  // namespace spillway

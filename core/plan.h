@@ -1,10 +1,10 @@
 #pragma once
 // What a run will occupy, by name and tier (D10).
+#include "tier.h"
+
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include "tier.h"
 
 namespace spillway {
 
@@ -36,7 +36,9 @@ struct TierPlan {
 struct Plan {
   TierPlan device, host, nvme;
 
-  const TierPlan& of(Tier tier) const { return tier == Tier::device ? device : tier == Tier::host ? host : nvme; }
+  const TierPlan& of(Tier tier) const {
+    return tier == Tier::device ? device : tier == Tier::host ? host : nvme;
+  }
   TierPlan& of(Tier tier) { return tier == Tier::device ? device : tier == Tier::host ? host : nvme; }
 };
 

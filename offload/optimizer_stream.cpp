@@ -19,19 +19,6 @@ std::vector<std::int64_t> record_offsets(const Context& context) {
   return offsets;
 }
 
-Store make_store(const Context& context, Swap* swap, Swap::Region region, std::int64_t bytes) {
-  if (bytes == 0) return Store(context.host, "optimizer records", 0);  // everything is frozen
-  switch (context.config.optimizer_tier) {
-    case Tier::device:
-      return Store(context.device, "optimizer records", bytes);
-    case Tier::host:
-      return Store(context.host, "optimizer records", bytes);
-    case Tier::nvme:
-      break;
-  }
-  return Store(*swap, region);
-}
-
 }  // namespace
 
 OptimizerStream::OptimizerStream(const Context& context, ParameterStream& parameters, Swap* swap,
@@ -40,7 +27,8 @@ OptimizerStream::OptimizerStream(const Context& context, ParameterStream& parame
       parameters_(parameters),
       swap_(swap),
       record_offsets_(record_offsets(context)),
-      records_(make_store(context, swap, region, record_offsets_.back())) {
+      records_(Store::make(context.config.optimizer_tier, context.device, context.host, swap, region,
+                           "optimizer records", record_offsets_.back())) {
   for (std::size_t i = 0; i < context.layout.units().size(); ++i) {
     record_buffers_.push_back(context.next_buffer_id());
     weight_buffers_.push_back(context.next_buffer_id());

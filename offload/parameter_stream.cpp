@@ -20,24 +20,13 @@ std::vector<std::int64_t> unit_offsets(const Context& context) {
   return offsets;
 }
 
-Store make_store(const Context& context, Swap* swap, Swap::Region region, std::int64_t bytes) {
-  switch (context.config.parameter_tier) {
-    case Tier::device:
-      return Store(context.device, "parameters", bytes);
-    case Tier::host:
-      return Store(context.host, "parameters", bytes);
-    case Tier::nvme:
-      break;
-  }
-  return Store(*swap, region);
-}
-
 }  // namespace
 
 ParameterStream::ParameterStream(const Context& context, Swap* swap, Swap::Region region)
     : context_(context),
       offsets_(unit_offsets(context)),
-      store_(make_store(context, swap, region, offsets_.back())),
+      store_(Store::make(context.config.parameter_tier, context.device, context.host, swap, region,
+                         "parameters", offsets_.back())),
       swap_(swap),
       views_(context.layout.units().size()) {
   if (store_.tier() == Tier::device) return;

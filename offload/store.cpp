@@ -39,6 +39,14 @@ Swap::~Swap() {
   }
 }
 
+Store Store::make(Tier tier, Device& device, Budget& host, Swap* swap, Swap::Region region,
+                  std::string_view name, std::int64_t bytes) {
+  if (tier == Tier::device) return Store(device, name, bytes);
+  // Of nothing there is no region in a file.
+  if (tier == Tier::host || bytes == 0) return Store(host, name, bytes);
+  return Store(*swap, region);
+}
+
 Store::Store(Device& device, std::string_view name, std::int64_t bytes)
     : tier_(Tier::device), memory_(device.allocate(name, bytes)) {}
 

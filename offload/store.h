@@ -50,6 +50,11 @@ class Swap {
 /// Bytes of one plane or of all records, in the tier where they are at home.
 class Store {
  public:
+  /// In `tier`, under `name` in its budget. `swap` (which outlives it) and `region` matter on NVMe only, where
+  /// the swap has reserved the bytes.
+  static Store make(Tier tier, Device& device, Budget& host, Swap* swap, Swap::Region region,
+                    std::string_view name, std::int64_t bytes);
+
   /// In device memory.
   Store(Device& device, std::string_view name, std::int64_t bytes);
   /// In host memory.

@@ -1,10 +1,10 @@
 #include "../../core/dtype.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <limits>
 #include <random>
+
+#include <gtest/gtest.h>
 
 namespace spillway {
 namespace {
@@ -43,7 +43,10 @@ std::uint16_t nearest(float x, Widen widen, std::uint16_t infinity, double overf
   int low = 0, high = infinity - 1;
   while (low < high) {  // last code whose value is not above the target
     const int middle = (low + high + 1) / 2;
-    if (static_cast<double>(widen(Narrow{static_cast<std::uint16_t>(middle)})) <= target) low = middle; else high = middle - 1;
+    if (static_cast<double>(widen(Narrow{static_cast<std::uint16_t>(middle)})) <= target)
+      low = middle;
+    else
+      high = middle - 1;
   }
   for (int code = low; code <= low + 1 && code < infinity; ++code) {
     const double d = std::fabs(static_cast<double>(widen(Narrow{static_cast<std::uint16_t>(code)})) - target);
@@ -59,14 +62,18 @@ TEST(Conversions, RoundToNearestEvenOverTheWholeRange) {
   std::mt19937 random(7);
   for (int i = 0; i < 200000; ++i) {
     auto bits = static_cast<std::uint32_t>(random());
-    if (i % 4 == 0) bits = (bits & 0xffff0000u) | 0x8000u;  // ties of bf16
+    if (i % 4 == 0) bits = (bits & 0xffff0000u) | 0x8000u;                                // ties of bf16
     if (i % 4 == 1) bits = ((bits % 0x0fffffffu) + 0x33000000u - 0x1000u) & 0x7ffff000u;  // fp16's range, ties
     bits &= 0x7fffffffu;
     const float x = std::bit_cast<float>(bits);
     if (std::isnan(x) || std::isinf(x)) continue;
     const double bf16_overflow = std::ldexp(1.0 + 255.0 / 256.0, 127);
-    ASSERT_EQ(to_bf16(x).bits, (nearest<BFloat16>(x, [](BFloat16 y) { return to_float(y); }, 0x7f80, bf16_overflow))) << bits;
-    ASSERT_EQ(to_fp16(x).bits, (nearest<Float16>(x, [](Float16 y) { return to_float(y); }, 0x7c00, 65520.0))) << bits;
+    ASSERT_EQ(to_bf16(x).bits, (nearest<BFloat16>(
+                                   x, [](BFloat16 y) { return to_float(y); }, 0x7f80, bf16_overflow)))
+        << bits;
+    ASSERT_EQ(to_fp16(x).bits, (nearest<Float16>(
+                                   x, [](Float16 y) { return to_float(y); }, 0x7c00, 65520.0)))
+        << bits;
     ASSERT_EQ(to_bf16(-x).bits, to_bf16(x).bits | 0x8000u);
     ASSERT_EQ(to_fp16(-x).bits, to_fp16(x).bits | 0x8000u);
   }

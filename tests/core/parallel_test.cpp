@@ -1,11 +1,11 @@
 #include "../../core/parallel.h"
 
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <stdexcept>
 #include <thread>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 namespace spillway {
 namespace {
@@ -46,15 +46,19 @@ TEST(Workers, NoTwoBlocksShareAWorkerAtOnceEvenWithSeveralCallers) {
 
 TEST(Workers, ThrowsTheExceptionOfABlockAndStaysUsable) {
   Workers workers(2);
-  EXPECT_THROW(workers.for_blocks(100, [](std::int64_t block, int) {
-    if (block == 13) throw std::runtime_error("thirteen");
-  }), std::runtime_error);
+  EXPECT_THROW(workers.for_blocks(100,
+                                  [](std::int64_t block, int) {
+                                    if (block == 13) throw std::runtime_error("thirteen");
+                                  }),
+               std::runtime_error);
   std::atomic<int> count{0};
   workers.for_blocks(10, [&](std::int64_t, int) { ++count; });
   EXPECT_EQ(count, 10);
 }
 
-TEST(Workers, RefusesNoThreads) { EXPECT_THROW(Workers(0), std::invalid_argument); }
+TEST(Workers, RefusesNoThreads) {
+  EXPECT_THROW(Workers(0), std::invalid_argument);
+}
 
 #if defined(__x86_64__)
 TEST(Workers, KeepsSubnormalsWhateverTheCallerSet) {

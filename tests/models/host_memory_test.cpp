@@ -1,13 +1,10 @@
-// What the system says a process occupies, held against the plan: with everything on NVMe, more layers take more host
-// memory by their gradients and by nothing else.
+// What the system says a process occupies, held against the plan: with everything on NVMe, more layers take
+// more host memory by their gradients and by nothing else.
 #include "../../core/communicator.h"
 #include "../../core/host_device.h"
 #include "../../models/decoder.h"
 #include "../../offload/engine.h"
 #include "decoder_rig.h"
-
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +12,8 @@
 #include <string>
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SPILLWAY_SANITIZED 1
@@ -42,7 +41,8 @@ std::int64_t resident_bytes() {
 }
 
 Measured train(std::int64_t layers) {
-  const DecoderConfig decoder{.layers = layers, .heads = 4, .hidden = 512, .positions = 32, .vocabulary = 128, .inner = 2048};
+  const DecoderConfig decoder{
+      .layers = layers, .heads = 4, .hidden = 512, .positions = 32, .vocabulary = 128, .inner = 2048};
   const Batch batch{.sequences = 1, .length = 32};
   Config config;
   config.parameter_tier = config.optimizer_tier = Tier::nvme;

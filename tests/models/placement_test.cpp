@@ -26,13 +26,14 @@ struct Choice {
 
   std::string name() const {
     return "parameters " + std::string(name_of(parameters)) + ", optimizer " + std::string(name_of(optimizer)) +
-           ", micro-batches " + std::to_string(micro_batches) + ", clip " + std::to_string(clip) + ", threads " +
-           std::to_string(update_threads) + "+" + std::to_string(device_threads) + ", " +
+           ", micro-batches " + std::to_string(micro_batches) + ", clip " + std::to_string(clip) +
+           ", threads " + std::to_string(update_threads) + "+" + std::to_string(device_threads) + ", " +
            std::string(cpu_adam::name_of(isa));
   }
 };
 
-constexpr DecoderConfig kDecoder{.layers = 2, .heads = 2, .hidden = 64, .positions = 24, .vocabulary = 96, .inner = 256};
+constexpr DecoderConfig kDecoder{
+    .layers = 2, .heads = 2, .hidden = 64, .positions = 24, .vocabulary = 96, .inner = 256};
 constexpr Batch kBatch{.sequences = 2, .length = 24};
 
 std::string train(const Choice& choice, int steps) {
@@ -66,8 +67,8 @@ std::string train(const Choice& choice, int steps) {
   return weights_xxh3(engine);
 }
 
-// Every placement with every number of micro-batches and either clip; thread counts and instruction sets change along
-// so that each meets each. SPILLWAY_FULL_GRID=1 runs all combinations.
+// Every placement with every number of micro-batches and either clip; thread counts and instruction sets change
+// along so that each meets each. SPILLWAY_FULL_GRID=1 runs all combinations.
 TEST(DecoderPlacements, GiveOneHash) {
   const bool full = std::getenv("SPILLWAY_FULL_GRID") != nullptr;
   const auto isas = cpu_adam::supported_isas();
@@ -99,7 +100,8 @@ TEST(DecoderPlacements, GiveOneHash) {
     }
   }
   for (std::size_t i = 0; i < hashes.size(); ++i) {
-    for (std::size_t j = 0; j < i; ++j) EXPECT_NE(hashes[i], hashes[j]) << "what should change the weights does not";
+    for (std::size_t j = 0; j < i; ++j)
+      EXPECT_NE(hashes[i], hashes[j]) << "what should change the weights does not";
   }
 }
 
