@@ -37,7 +37,7 @@ ScratchSizes::ScratchSizes(DType type, const Shapes& shapes) {
   const auto count = [&](const auto& plan) {
     worker = std::max(worker, plan.scratch_bytes());
     plan.for_products(
-        [&](const ProductSpec& spec) { library = std::max(library, Product::library_bytes(spec)); });
+        [&](const ProductSpec& spec) { onednn_own = std::max(onednn_own, Product::library_bytes(spec)); });
   };
   for (const auto& shape : shapes.linears) {
     count(LinearPlan(type, shape));
@@ -53,7 +53,7 @@ HostOperations::State::State(HostDevice& on, DType its_type, const Shapes& shape
       element(size_of(its_type)),
       vector(vector_table(its_type)),
       sizes(its_type, shapes),
-      library(on.budget(), sizes.library * on.threads()),
+      library(on.budget(), sizes.onednn_own * on.threads()),
       scratch(on.allocate("scratch", sizes.provided(on.threads()))) {
   const auto add = [&](const ProductSpec& spec) { products.add(spec); };
   for (const auto& shape : shapes.linears) {

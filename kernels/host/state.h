@@ -17,10 +17,10 @@ namespace spillway::kernels {
 struct ScratchSizes {
   ScratchSizes(DType type, const Shapes& shapes);
   std::int64_t worker = 0;
-  std::int64_t library = 0;  ///< of each worker: what oneDNN allocates itself; counted, not provided
+  std::int64_t onednn_own = 0;  ///< of each worker: what oneDNN allocates itself; counted, not provided
   std::int64_t zeros = 0;
   std::int64_t provided(int threads) const { return worker * threads + zeros; }
-  std::int64_t total(int threads) const { return provided(threads) + library * threads; }
+  std::int64_t total(int threads) const { return provided(threads) + onednn_own * threads; }
 };
 
 /// Counts bytes that another library allocates.
