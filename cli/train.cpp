@@ -186,7 +186,7 @@ void train(const TrainOptions& options) {
                 {.hint = "--device host computes with this machine's own processors"});
   }
 
-  Config config = read_config(options.config, options.overrides);
+  Config config = read_config(options.config, {.overrides = options.overrides});
   if (config.device_threads == 0) config.device_threads = available_processors();
   if (config.update_threads == 0) config.update_threads = available_processors();
   const models::DecoderConfig model = read_model(config, options.config);

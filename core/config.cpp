@@ -401,7 +401,7 @@ void resolve(Draft& d) {
 
 }  // namespace
 
-Config parse_config(std::string_view text, std::string_view source, std::span<const ConfigOverride> overrides) {
+Config parse_config(std::string_view text, std::string_view source, const ConfigOptions& options) {
   const json document = parse_json(text, source);
   Draft draft;
   draft.source = source;
@@ -409,7 +409,7 @@ Config parse_config(std::string_view text, std::string_view source, std::span<co
     throw Value{document, draft.source}.not_a("an object with the configuration's keys");
   Values values;
   collect(document, "", draft.source, values);
-  for (const auto& given : overrides) {
+  for (const auto& given : options.overrides) {
     if (find_key(given.key) == nullptr) throw std::logic_error("parse_config: no key " + given.key);
     values.insert_or_assign(given.key, from_flag(given));
   }
@@ -428,8 +428,8 @@ Config parse_config(std::string_view text, std::string_view source, std::span<co
   return draft.config;
 }
 
-Config read_config(const std::string& path, std::span<const ConfigOverride> overrides) {
-  return parse_config(read_text_file(path, "configuration"), path, overrides);
+Config read_config(const std::string& path, const ConfigOptions& options) {
+  return parse_config(read_text_file(path, "configuration"), path, options);
 }
 
 std::string to_json(const Config& config) {

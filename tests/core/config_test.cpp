@@ -16,7 +16,7 @@ namespace spillway {
 namespace {
 
 Config parse(std::string_view text, std::vector<ConfigOverride> overrides = {}) {
-  return parse_config(text, "run.json", overrides);
+  return parse_config(text, "run.json", {.overrides = overrides});
 }
 
 /// The error line for a text that must be refused, then " | " and the hint where there is one.
