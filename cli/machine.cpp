@@ -1,11 +1,10 @@
 #include "machine.h"
 
-#include "../core/parallel.h"
+#include "../core/machine.h"
 
 #include <fstream>
 
 #include <sys/utsname.h>
-#include <unistd.h>
 
 namespace spillway::cli {
 
@@ -19,8 +18,7 @@ Machine this_machine() {
       machine.processor = line.substr(colon + 2);
     break;
   }
-  const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-  if (pages > 0 && page > 0) machine.memory_bytes = std::int64_t{pages} * page;
+  machine.memory_bytes = machine_memory().total;
   if (utsname name{}; uname(&name) == 0) {
     machine.system = std::string(name.sysname) + " " + name.release + " " + name.machine;
   }

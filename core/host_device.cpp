@@ -214,11 +214,11 @@ struct HostDevice::State {
       : budget(Tier::device, options.memory), workers(options.threads) {
     budget.set_trace(trace);
     // One by one: where a thread is refused, the streams that are there end theirs.
-    constexpr std::array kLanes{Lane::compute, Lane::communicate, Lane::copy_down, Lane::copy_up};
+    constexpr std::array kQueues{Lane::compute, Lane::communicate, Lane::copy_down, Lane::copy_up};
     try {
       for (std::size_t i = 0; i < streams.size(); ++i) {
-        const bool copies = kLanes[i] == Lane::copy_down || kLanes[i] == Lane::copy_up;
-        streams[i] = std::make_unique<QueueStream>(kLanes[i], workers, error, trace,
+        const bool copies = kQueues[i] == Lane::copy_down || kQueues[i] == Lane::copy_up;
+        streams[i] = std::make_unique<QueueStream>(kQueues[i], workers, error, trace,
                                                    copies ? options.copy_bandwidth : 0);
       }
     } catch (const std::system_error& refused) {

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -112,14 +111,6 @@ void Workers::for_blocks(std::int64_t blocks, const std::function<void(std::int6
   pool.is_open = false;
   pool.end.wait(lock, [&] { return pool.inside == 0; });
   if (pool.failure) std::rethrow_exception(pool.failure);
-}
-
-int available_processors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  const int count = CPU_COUNT(&set);
-  return count > 0 ? count : 1;
 }
 
 #if defined(__x86_64__)

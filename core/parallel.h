@@ -36,9 +36,6 @@ class Workers {
 /// what they were for.
 [[noreturn]] void throw_threads_refused(std::string_view whose, int error_number);
 
-/// The processors that this process may run on (its affinity mask), at least 1.
-int available_processors();
-
 /// While it lives, subnormals are kept and the rounding is to nearest on this thread, whatever the caller had
 /// set; the destructor restores the caller's state.
 class FloatEnvironment {

@@ -13,8 +13,9 @@ constexpr std::string_view name_of(Tier tier) {
 
 /// A resource that works in order.
 enum class Lane : std::uint8_t { compute, communicate, copy_down, copy_up, adam, read, write };
+constexpr int kLanes = 7;
 constexpr std::string_view name_of(Lane lane) {
-  constexpr std::string_view names[] = {"compute", "communicate", "copy_down", "copy_up",
+  constexpr std::string_view names[kLanes] = {"compute", "communicate", "copy_down", "copy_up",
                                         "adam",    "read",        "write"};
   return names[static_cast<int>(lane)];
 }

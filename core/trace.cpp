@@ -2,8 +2,10 @@
 
 #include "error.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
+#include <iterator>
 
 #include <nlohmann/json.hpp>
 
@@ -19,8 +21,9 @@ constexpr std::string_view name_of_action(BufferAction action) {
 
 }  // namespace
 
-Trace::Trace(int rank)
+Trace::Trace(int rank, Keep keep)
     : rank_(rank),
+      keep_(keep),
       begin_(std::chrono::steady_clock::now()),
       clock_offset_ns_(std::chrono::duration_cast<std::chrono::nanoseconds>(
                            std::chrono::system_clock::now().time_since_epoch())
@@ -36,12 +39,40 @@ std::uint64_t Trace::next_buffer_id() {
   return ++buffers_;
 }
 
+void Trace::Busy::add(std::int64_t begin, std::int64_t end) {
+  // Spans arrive when they end, so what they touch is near the end.
+  auto first = intervals.end();
+  while (first != intervals.begin() && std::prev(first)->second >= begin) --first;
+  auto last = first;
+  for (; last != intervals.end() && last->first <= end; ++last) {
+    begin = std::min(begin, last->first);
+    end = std::max(end, last->second);
+  }
+  intervals.insert(intervals.erase(first, last), {begin, end});
+}
+
 void Trace::add(Span span) {
   std::lock_guard lock(mutex_);
-  spans_.push_back(std::move(span));
+  const std::int64_t begin = std::max(span.begin_ns, taken_until_);
+  if (span.end_ns > begin) busy_[static_cast<std::size_t>(span.lane)].add(begin, span.end_ns);
+  if (keep_ == Keep::events) spans_.push_back(std::move(span));
+}
+
+std::array<double, kLanes> Trace::take_lane_seconds() {
+  std::lock_guard lock(mutex_);
+  std::array<double, kLanes> seconds{};
+  for (std::size_t lane = 0; lane < seconds.size(); ++lane) {
+    std::int64_t sum = 0;
+    for (const auto& [begin, end] : busy_[lane].intervals) sum += end - begin;
+    seconds[lane] = static_cast<double>(sum) * 1e-9;
+    busy_[lane].intervals.clear();
+  }
+  taken_until_ = now_ns();
+  return seconds;
 }
 
 void Trace::add(BufferEvent event) {
+  if (keep_ != Keep::events) return;
   if (event.time_ns == 0) event.time_ns = now_ns();
   std::lock_guard lock(mutex_);
   events_.push_back(std::move(event));
@@ -61,7 +92,7 @@ void Trace::write(const std::string& path) const {
   using nlohmann::json;
   std::lock_guard lock(mutex_);
   json chrome = json::array();
-  for (int lane = 0; lane <= static_cast<int>(Lane::write); ++lane) {
+  for (int lane = 0; lane < kLanes; ++lane) {
     chrome.push_back({{"ph", "M"},
                       {"name", "thread_name"},
                       {"pid", rank_},

@@ -2,11 +2,13 @@
 // What happened when, and which bytes lived where: spans of the lanes and events of the buffers.
 #include "tier.h"
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace spillway {
@@ -38,12 +40,20 @@ struct Span {
 /// nothing then.
 class Trace {
  public:
-  explicit Trace(int rank = 0);
+  /// What is remembered: everything, or only for how long each lane was busy, which needs no memory over a long
+  /// run.
+  enum class Keep : std::uint8_t { events, lane_times };
+
+  explicit Trace(int rank = 0, Keep keep = Keep::events);
 
   std::int64_t now_ns() const;  ///< since this trace was made
   std::uint64_t next_buffer_id();
   void add(Span span);
   void add(BufferEvent event);  ///< its time is set to now where it is 0
+
+  /// For each lane, in the order of Lane, the seconds since the last call (or the begin) in which it had
+  /// something to do: spans that overlap count once. A span counts when it has ended.
+  std::array<double, kLanes> take_lane_seconds();
 
   std::vector<Span> spans() const;
   std::vector<BufferEvent> buffer_events() const;
@@ -54,13 +64,22 @@ class Trace {
   void write(const std::string& path) const;
 
  private:
+  /// The time in which a lane was busy, as intervals that do not touch, in ascending order.
+  struct Busy {
+    std::vector<std::pair<std::int64_t, std::int64_t>> intervals;
+    void add(std::int64_t begin, std::int64_t end);
+  };
+
   int rank_;
+  Keep keep_;
   std::chrono::steady_clock::time_point begin_;
   std::int64_t clock_offset_ns_;
   mutable std::mutex mutex_;
   std::uint64_t buffers_ = 0;
   std::vector<Span> spans_;
   std::vector<BufferEvent> events_;
+  std::array<Busy, kLanes> busy_;
+  std::int64_t taken_until_ = 0;  ///< what lies before has been counted
 };
 
 /// Records a span from its construction to its destruction.

@@ -2,6 +2,7 @@
 
 #include "../core/communicator.h"
 #include "../core/error.h"
+#include "../core/machine.h"
 #include "context.h"
 #include "gradient_stream.h"
 #include "optimizer_stream.h"

@@ -44,6 +44,34 @@ TEST(Trace, SpansLastAsLongAsTheyLive) {
   EXPECT_GE(spans[1].end_ns, spans[0].end_ns);
 }
 
+TEST(Trace, ALaneIsBusyWhileAnySpanOfItRuns) {
+  Trace trace(0, Trace::Keep::lane_times);
+  const auto span = [&](Lane lane, std::int64_t begin, std::int64_t end) {
+    trace.add(Span{.lane = lane, .begin_ns = begin, .end_ns = end});
+  };
+  span(Lane::read, 100, 200);
+  span(Lane::read, 300, 400);
+  span(Lane::read, 350, 420);  // overlaps
+  span(Lane::read, 500, 600);
+  span(Lane::read, 150, 650);  // covers two gaps
+  span(Lane::read, 10, 20);    // came late
+  span(Lane::adam, 0, 7);
+  auto seconds = trace.take_lane_seconds();
+  EXPECT_NEAR(seconds[static_cast<int>(Lane::read)], 560e-9, 1e-15);
+  EXPECT_NEAR(seconds[static_cast<int>(Lane::adam)], 7e-9, 1e-15);
+  EXPECT_EQ(seconds[static_cast<int>(Lane::write)], 0.0);
+  // What began before the last call counts from it on.
+  const std::int64_t now = trace.now_ns();
+  span(Lane::read, 0, now + 1'000'000'000);
+  seconds = trace.take_lane_seconds();
+  EXPECT_LE(seconds[static_cast<int>(Lane::read)], 1.1);
+  EXPECT_GE(seconds[static_cast<int>(Lane::read)], 0.9);
+  EXPECT_EQ(seconds[static_cast<int>(Lane::adam)], 0.0);
+  EXPECT_TRUE(trace.spans().empty());
+  trace.add(BufferEvent{.id = trace.next_buffer_id()});
+  EXPECT_TRUE(trace.buffer_events().empty());
+}
+
 TEST(Trace, BufferEventsAreTimedInOrderUnlessTheyBringTheirTime) {
   Trace trace;
   std::this_thread::sleep_for(std::chrono::milliseconds(1));
