@@ -3,6 +3,7 @@
 #include "../core/communicator.h"
 #include "../core/error.h"
 #include "../core/host_device.h"
+#include "../core/machine.h"
 #include "../core/trace.h"
 #include "../models/decoder.h"
 #include "../models/text_data.h"

@@ -66,7 +66,7 @@ struct Engine::State {
     context.emplace(Context{config, layout, sizes, Chunks(layout, sizes), device, host, workers, isa,
                             DeviceState(device, workers, isa), t});
     const auto requests = swap_requests(config, plan);
-    if (!requests.empty()) swap.emplace(nvme, requests);
+    if (!requests.empty()) swap.emplace(nvme, requests, config.queue_depth, config.block_bytes);
     const auto region = [&](const char* name) {
       for (std::size_t i = 0; i < requests.size(); ++i) {
         if (requests[i].name == name) return swap->region(i);
@@ -94,7 +94,7 @@ struct Engine::State {
       throw Error(ErrorKind::configuration, "the engine computes in bf16 or fp32");
     }
     if (config.accumulation < 1) throw std::logic_error("Engine: accumulation below 1");
-    check_plan(layout, config, device.budget().limit(), config.host_memory);
+    check_plan(layout, config, {.device = device.budget().limit(), .host = config.host_memory});
     return make_plan(layout, config);
   }
 

@@ -116,29 +116,51 @@ std::string smallest_placement(const Layout& layout, const Config& config, Tier 
   return words;
 }
 
-void check_tier(const Layout& layout, const Config& config, const Plan& plan, Tier tier, std::int64_t limit) {
-  const std::int64_t needed = plan.of(tier).total();
-  if (limit < 0 || needed <= limit) return;
+std::string excess(const Layout& layout, std::string_view what, std::int64_t needed, std::int64_t limit,
+                   const std::string& names) {
   const auto& units = layout.units();
   const auto largest = std::max_element(units.begin(), units.end(),
                                         [](const auto& a, const auto& b) { return a.elements < b.elements; });
+  return fmt::format("{}: {} are needed and the budget is {}: {}; the largest unit is {} with {} parameters",
+                     what, format_size(needed), format_size(limit), names, largest->name, largest->elements);
+}
+
+void check_tier(const Layout& layout, const Config& config, const Plan& plan, Tier tier, std::int64_t limit) {
+  const std::int64_t needed = plan.of(tier).total();
+  if (limit < 0 || needed <= limit) return;
   throw Error(
       ErrorKind::resources,
-      fmt::format(
-          "{} memory: {} are needed and the budget is {}: {}; the largest unit is {} with {} parameters",
-          name_of(tier), format_size(needed), format_size(limit), describe(plan.of(tier)), largest->name,
-          largest->elements),
+      excess(layout, fmt::format("{} memory", name_of(tier)), needed, limit, describe(plan.of(tier))),
       {.hint = fmt::format("with this placement --{}-memory {} works; the smallest of all placements is {}",
                            name_of(tier), needed, smallest_placement(layout, config, tier))});
 }
 
 }  // namespace
 
-void check_plan(const Layout& layout, const Config& config, std::int64_t device_limit,
-                std::int64_t host_limit) {
+bool fits(const Plan& plan, const Limits& limits) {
+  const auto within = [](std::int64_t bytes, std::int64_t limit) { return limit < 0 || bytes <= limit; };
+  return within(plan.device.total(), limits.device) && within(plan.host.total(), limits.host) &&
+         within(plan.nvme.total(), limits.nvme) &&
+         within(plan.device.total() + plan.host.total(), limits.memory);
+}
+
+void check_plan(const Layout& layout, const Config& config, const Limits& limits) {
   const Plan plan = make_plan(layout, config);
-  check_tier(layout, config, plan, Tier::device, device_limit);
-  check_tier(layout, config, plan, Tier::host, host_limit);
+  check_tier(layout, config, plan, Tier::device, limits.device);
+  check_tier(layout, config, plan, Tier::host, limits.host);
+  const std::int64_t memory = plan.device.total() + plan.host.total();
+  if (limits.memory >= 0 && memory > limits.memory) {
+    throw Error(
+        ErrorKind::resources,
+        excess(layout, "device and host memory, which are one here", memory, limits.memory,
+               describe(plan.device) + ", " + describe(plan.host)),
+        {.hint = "place more of it on nvme, make the micro-batch or the sequence shorter, or free memory"});
+  }
+  if (limits.nvme >= 0 && plan.nvme.total() > limits.nvme) {
+    throw Error(ErrorKind::resources,
+                excess(layout, "nvme", plan.nvme.total(), limits.nvme, describe(plan.nvme)),
+                {.hint = "free space on the drive, or name another with --nvme-path"});
+  }
 }
 
 }  // namespace spillway

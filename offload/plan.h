@@ -49,8 +49,18 @@ constexpr std::int64_t kConversionElements = 16384;  ///< of a piece in Engine::
 /// Bytes by name and tier of the whole run: a pure function of its arguments.
 Plan make_plan(const Layout& layout, const Config& config);
 
-/// Throws Error (resources) with the numbers, the largest unit, and what would fit, where a tier's plan exceeds
-/// its limit (negative: none).
-void check_plan(const Layout& layout, const Config& config, std::int64_t device_limit, std::int64_t host_limit);
+/// Bytes that a run may use; negative: no limit.
+struct Limits {
+  std::int64_t device = -1;
+  std::int64_t host = -1;
+  std::int64_t nvme = -1;
+  std::int64_t memory = -1;  ///< of device and host together, where the device's memory is the host's own
+};
+
+bool fits(const Plan& plan, const Limits& limits);
+
+/// Throws Error (resources) with the numbers, the largest unit, and what would fit, where the plan exceeds a
+/// limit.
+void check_plan(const Layout& layout, const Config& config, const Limits& limits);
 
 }  // namespace spillway

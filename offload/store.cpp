@@ -5,14 +5,12 @@
 #include <stdexcept>
 
 namespace spillway {
-namespace {
 
-constexpr unsigned kQueueDepth = 32;
-
-}  // namespace
-
-Swap::Swap(Budget& budget, const std::vector<Request>& requests)
-    : budget_(budget), requests_(requests), regions_(requests.size()), queue_(kQueueDepth) {
+Swap::Swap(Budget& budget, const std::vector<Request>& requests, int queue_depth, std::int64_t block_bytes)
+    : budget_(budget),
+      requests_(requests),
+      regions_(requests.size()),
+      queue_(static_cast<unsigned>(queue_depth), block_bytes) {
   std::vector<bool> placed(requests.size());
   for (std::size_t i = 0; i < requests.size(); ++i) {
     if (placed[i]) continue;

@@ -28,8 +28,9 @@ class Swap {
     std::int64_t bytes = 0;  ///< a multiple of 4 KiB
   };
 
-  /// Requests for the same directory share its file. Throws Error (io, resources).
-  Swap(Budget& budget, const std::vector<Request>& requests);
+  /// Requests for the same directory share its file. Depth and block size are the queue's. Throws Error (io,
+  /// resources).
+  Swap(Budget& budget, const std::vector<Request>& requests, int queue_depth, std::int64_t block_bytes);
   ~Swap();
   Swap(const Swap&) = delete;
   Swap& operator=(const Swap&) = delete;

@@ -1,0 +1,68 @@
+#include "traffic.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include <fmt/format.h>
+
+namespace spillway {
+
+StepTraffic step_traffic(const Layout& layout, const Config& config, int gathers) {
+  const StateSizes sizes(config);
+  const Chunks chunks(layout, sizes);
+  std::int64_t gathered = 0, updated = 0, records = 0, gradients = 0;
+  for (const Layout::Unit& unit : layout.units()) {
+    gathered += unit.elements * sizes.weight_bytes;
+    records += chunks.unit_record_bytes(unit, sizes);
+    gradients += unit.uses * unit.trainable * sizes.weight_bytes;
+    for (std::int64_t first = 0; first < unit.trainable; first += chunks.elements) {
+      const std::int64_t elements = std::min(chunks.elements, unit.elements - first);
+      updated += round_up(elements * sizes.weight_bytes, kBlockBytes);
+    }
+  }
+  const std::int64_t times = std::int64_t{gathers} * config.accumulation;
+  const bool update_on_device = config.optimizer_tier == Tier::device;
+  StepTraffic traffic;
+  if (config.optimizer_tier == Tier::nvme) {
+    traffic.nvme_written += records;
+    traffic.nvme_read += records;
+  }
+  if (config.parameter_tier == Tier::nvme) {
+    traffic.nvme_written += updated;
+    traffic.nvme_read += updated + times * gathered;
+  }
+  if (config.parameter_tier != Tier::device) traffic.copied += times * gathered;
+  // The update has the weights where it is; gradients go there once for each micro-batch.
+  if (update_on_device != (config.parameter_tier == Tier::device)) traffic.copied += 2 * updated;
+  if (!update_on_device) traffic.copied += config.accumulation * gradients;
+  return traffic;
+}
+
+std::optional<Config> cheapest_placement(const Layout& layout, const Config& config, const Limits& limits) {
+  std::optional<Config> best;
+  std::tuple<std::int64_t, std::int64_t, std::int64_t> smallest;
+  for (const Tier optimizer : kTiers) {
+    for (const Tier parameters : kTiers) {
+      Config other = config;
+      other.optimizer_tier = optimizer;
+      other.parameter_tier = parameters;
+      if (optimizer == Tier::nvme && other.optimizer_nvme_path.empty()) continue;
+      if (parameters == Tier::nvme && other.parameter_nvme_path.empty()) continue;
+      const Plan plan = make_plan(layout, other);
+      if (!fits(plan, limits)) continue;
+      const StepTraffic traffic = step_traffic(layout, other);
+      const std::tuple cost(traffic.nvme_written + traffic.nvme_read, traffic.copied, plan.host.total());
+      if (best && cost >= smallest) continue;
+      best = std::move(other);
+      smallest = cost;
+    }
+  }
+  return best;
+}
+
+std::string placement_flags(const Config& config) {
+  return fmt::format("--offload-parameters {} --offload-optimizer {}", name_of(config.parameter_tier),
+                     name_of(config.optimizer_tier));
+}
+
+}  // namespace spillway
