@@ -93,12 +93,14 @@ void Decoder::State::start(std::span<const std::int32_t> tokens, std::span<const
   forward(batch);
 }
 
-double Decoder::State::mean_loss() {
+double Decoder::State::mean_loss(std::int64_t rows) {
   copied.wait();
   device.check();
   double sum = 0;
-  for (const float loss : host_losses) sum += static_cast<double>(loss);
-  return sum / static_cast<double>(host_losses.size());
+  for (const float loss : std::span(host_losses).first(static_cast<std::size_t>(rows))) {
+    sum += static_cast<double>(loss);
+  }
+  return sum / static_cast<double>(rows);
 }
 
 Decoder::Decoder(const DecoderConfig& config, const Batch& batch, DType precision, HostDevice& device,
@@ -143,13 +145,18 @@ double Decoder::train(std::span<const std::int32_t> tokens, std::span<const std:
   state_->start(tokens, targets);
   state_->head(true);
   state_->backward();
-  return state_->mean_loss();
+  return state_->mean_loss(state_->batch.tokens());
 }
 
-double Decoder::loss(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) {
+double Decoder::loss(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+                     std::int64_t counted) {
+  const Batch& batch = state_->batch;
+  if (counted == 0 || counted > batch.sequences) {
+    throw std::logic_error("Decoder::loss: there are no such sequences to count");
+  }
   state_->start(tokens, targets);
   state_->head(false);
-  return state_->mean_loss();
+  return state_->mean_loss(counted < 0 ? batch.tokens() : counted * batch.length);
 }
 
 }  // namespace spillway::models

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -54,7 +55,15 @@ struct Batch {
 /// decays, group 1 (biases and norms) does not. The model's own memory on a host device with that many threads
 /// ("activations", "scratch") is part of it. Throws Error (configuration) where the batch's length exceeds the
 /// model's positions, the batch 2^24 tokens, or the model 2^45 parameters.
-Layout decoder_layout(const DecoderConfig& config, const Batch& batch, DType precision, int device_threads);
+Layout decoder_layout(const DecoderConfig& config, const Batch& batch, DType precision, int device_threads,
+                      const std::optional<std::vector<std::string>>& no_decay = std::nullopt);
+
+/// Floating-point operations of training on one token of a sequence of `length`: 6 for each weight of a matrix
+/// product (2 forward, 4 backward; the tied table as the head, not as a lookup) and 12 * layers * hidden *
+/// length for attention over the whole sequence. That is the convention of PaLM (Chowdhery et al.,
+/// arXiv:2204.02311, appendix B): what is computed again in the backward pass does not count, nor do norms and
+/// other vector loops.
+double flops_per_token(const DecoderConfig& config, std::int64_t length);
 
 class Decoder {
  public:
@@ -71,8 +80,10 @@ class Decoder {
   /// gradients of the mean loss are handed to the engine. Returns the mean loss in nats, once it is known: the
   /// backward pass may still be running. Throws Error (configuration) for a token outside the vocabulary.
   double train(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
-  /// Forward only.
-  double loss(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
+  /// Forward only: the mean loss of the first `counted` sequences of the batch, of all where it is negative.
+  /// What is in the others changes nothing.
+  double loss(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+              std::int64_t counted = -1);
 
   /// Continues `prompt` (at least one token) by `count` tokens, drawn at the temperature (0: the likeliest)
   /// with random numbers by (seed, position), and returns those. The context is the last tokens, as many as a

@@ -1,6 +1,7 @@
 #include "../core/error.h"
 #include "../kernels/host/operations.h"
 #include "decoder_memory.h"
+#include "groups.h"
 
 #include <algorithm>
 #include <string>
@@ -38,12 +39,12 @@ UnitSpec layer_unit(const DecoderConfig& config, std::int64_t layer) {
   UnitSpec unit;
   unit.name = "layer." + std::to_string(layer);
   const auto norm = [&](const std::string& name) {
-    unit.parameters.push_back({.name = prefix + name + ".weight", .shape = {hidden}, .group = 1});
-    unit.parameters.push_back({.name = prefix + name + ".bias", .shape = {hidden}, .group = 1});
+    unit.parameters.push_back({.name = prefix + name + ".weight", .shape = {hidden}});
+    unit.parameters.push_back({.name = prefix + name + ".bias", .shape = {hidden}});
   };
   const auto linear = [&](const std::string& name, std::int64_t out, std::int64_t in) {
-    unit.parameters.push_back({.name = prefix + name + ".weight", .shape = {out, in}, .group = 0});
-    unit.parameters.push_back({.name = prefix + name + ".bias", .shape = {out}, .group = 1});
+    unit.parameters.push_back({.name = prefix + name + ".weight", .shape = {out, in}});
+    unit.parameters.push_back({.name = prefix + name + ".bias", .shape = {out}});
   };
   norm("ln_1");
   linear("attn.c_attn", 3 * hidden, hidden);
@@ -160,7 +161,15 @@ kernels::Shapes decoder_shapes(const DecoderConfig& config, const Batch& batch, 
   return shapes;
 }
 
-Layout decoder_layout(const DecoderConfig& config, const Batch& batch, DType precision, int device_threads) {
+double flops_per_token(const DecoderConfig& config, std::int64_t length) {
+  const auto hidden = static_cast<double>(config.hidden), layers = static_cast<double>(config.layers);
+  const double weights = layers * (4 * hidden + 2 * static_cast<double>(config.inner)) * hidden +
+                         static_cast<double>(config.vocabulary) * hidden;
+  return 6 * weights + 12 * layers * hidden * static_cast<double>(length);
+}
+
+Layout decoder_layout(const DecoderConfig& config, const Batch& batch, DType precision, int device_threads,
+                      const std::optional<std::vector<std::string>>& no_decay) {
   const DecoderMemory memory(config, batch, precision);
   std::vector<UnitSpec> units;
   units.push_back({.name = "embedding",
@@ -170,8 +179,9 @@ Layout decoder_layout(const DecoderConfig& config, const Batch& batch, DType pre
                    .parameters = {{.name = "wpe.weight", .shape = {config.positions, config.hidden}}}});
   for (std::int64_t layer = 0; layer < config.layers; ++layer) units.push_back(layer_unit(config, layer));
   units.push_back({.name = "final",
-                   .parameters = {{.name = "ln_f.weight", .shape = {config.hidden}, .group = 1},
-                                  {.name = "ln_f.bias", .shape = {config.hidden}, .group = 1}}});
+                   .parameters = {{.name = "ln_f.weight", .shape = {config.hidden}},
+                                  {.name = "ln_f.bias", .shape = {config.hidden}}}});
+  assign_decay_groups(units, no_decay);
 
   LayoutOptions options;
   options.live_units = 2;

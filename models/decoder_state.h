@@ -33,8 +33,8 @@ struct Decoder::State {
   void upload(std::span<const std::int32_t> tokens, std::vector<std::int32_t>& staging, std::int64_t place);
   /// Uploads a batch and enqueues the forward pass up to the last layer's output.
   void start(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
-  /// Blocks until the losses are there; their mean, summed in double in the order of the rows.
-  double mean_loss();
+  /// Blocks until the losses are there; the mean of the first `rows`, summed in double in their order.
+  double mean_loss(std::int64_t rows);
 
   /// tokens -> inputs(0) -> ... -> inputs(layers).
   void forward(const Batch& shape);

@@ -1,7 +1,6 @@
 #include "layout.h"
 
 #include <algorithm>
-#include <set>
 #include <stdexcept>
 
 #include <fmt/format.h>
@@ -30,7 +29,6 @@ Layout::Layout(const std::vector<UnitSpec>& units, LayoutOptions options) : opti
   if (options_.world < 1 || options_.live_units < 1 || options_.live_gradients < 1) {
     throw std::logic_error("a layout needs a world, a live unit and a live gradient of at least 1");
   }
-  std::set<std::string> names;
   std::int64_t total = 0;
   for (const UnitSpec& spec : units) {
     if (spec.parameters.empty() || spec.uses < 1) {
@@ -40,7 +38,7 @@ Layout::Layout(const std::vector<UnitSpec>& units, LayoutOptions options) : opti
     const int unit_index = static_cast<int>(units_.size());
     const int first = static_cast<int>(parameters_.size());
     for (const ParameterSpec& p : spec.parameters) {
-      if (!names.insert(p.name).second)
+      if (!parameter_indices_.emplace(p.name, static_cast<int>(parameters_.size())).second)
         throw std::logic_error(fmt::format("parameter {} is declared twice", p.name));
       if (p.group < 0) throw std::logic_error(fmt::format("parameter {}: group {}", p.name, p.group));
       parameters_.push_back({p.name, p.shape, p.group, p.trainable, unit_index, elements_of(p), 0});
@@ -60,22 +58,21 @@ Layout::Layout(const std::vector<UnitSpec>& units, LayoutOptions options) : opti
     }
     total += unit.elements;
     if (total > kMostElements) throw std::logic_error("the model is too large");
+    unit_indices_.emplace(unit.name, unit_index);
     units_.push_back(std::move(unit));
   }
 }
 
 int Layout::parameter(const std::string& name) const {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].name == name) return static_cast<int>(i);
-  }
-  throw std::logic_error(fmt::format("no parameter is named {}", name));
+  const auto found = parameter_indices_.find(name);
+  if (found == parameter_indices_.end()) throw std::logic_error(fmt::format("no parameter is named {}", name));
+  return found->second;
 }
 
 int Layout::unit(const std::string& name) const {
-  for (std::size_t i = 0; i < units_.size(); ++i) {
-    if (units_[i].name == name) return static_cast<int>(i);
-  }
-  throw std::logic_error(fmt::format("no unit is named {}", name));
+  const auto found = unit_indices_.find(name);
+  if (found == unit_indices_.end()) throw std::logic_error(fmt::format("no unit is named {}", name));
+  return found->second;
 }
 
 std::int64_t Layout::parameter_count() const {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace spillway {
@@ -65,9 +66,9 @@ class Layout {
   const LayoutOptions& options() const { return options_; }
 
   int parameter(const std::string& name) const;  ///< its index; std::logic_error where there is none
-  int unit(const std::string& name) const;
-  std::int64_t parameter_count() const;  ///< elements of all parameters, without padding
-  std::int64_t largest_unit() const;     ///< elements, with padding
+  int unit(const std::string& name) const;       ///< the same; the first of that name
+  std::int64_t parameter_count() const;          ///< elements of all parameters, without padding
+  std::int64_t largest_unit() const;             ///< elements, with padding
   std::int64_t largest_trainable() const;
   int groups() const;  ///< 1 + the largest group index
 
@@ -75,6 +76,7 @@ class Layout {
   LayoutOptions options_;
   std::vector<Parameter> parameters_;
   std::vector<Unit> units_;
+  std::unordered_map<std::string, int> parameter_indices_, unit_indices_;  ///< by name
 };
 
 }  // namespace spillway
