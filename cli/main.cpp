@@ -1,6 +1,7 @@
 // spillway: the command line. Parses, calls the sub-command, and turns what it throws into one line and an exit
 // code.
 #include "../core/error.h"
+#include "interrupt.h"
 #include "text.h"
 #include "train.h"
 
@@ -85,6 +86,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   open_standard_streams();
+  cli::clean_up_when_interrupted();
   try {
     return run(argc, argv);
   } catch (const Error& error) {

@@ -1,6 +1,7 @@
 #include "output_file.h"
 
 #include "../core/error.h"
+#include "interrupt.h"
 
 #include <cerrno>
 #include <cstdio>
@@ -102,6 +103,7 @@ void OutputFile::check_apart_from(const OutputFile& other) const {
 void OutputFile::replace(const std::function<void(const std::string&)>& write) const {
   if (directly_) return write(target_);
   const std::string name = fmt::format("{}.partial-{}", target_, getpid());
+  const UnfinishedFile unfinished(name);
   try {
     write(name);
     if (rename(name.c_str(), target_.c_str()) != 0)

@@ -13,6 +13,7 @@ class OutputFile {
   OutputFile(std::string path, std::string_view flag);
 
   bool wanted() const { return !path_.empty(); }
+  const std::string& path() const { return path_; }
 
   /// Throws Error (usage) where the file is the same as `other`, an input that `what` describes, or as that of
   /// the other flag. Devices and pipes may be named twice.

@@ -2,12 +2,11 @@
 
 #include "../core/size.h"
 #include "../core/tier.h"
+#include "interrupt.h"
 #include "text.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <csignal>
 #include <cstdlib>
 #include <utility>
 #include <vector>
@@ -20,19 +19,6 @@ namespace spillway::cli {
 namespace {
 
 using namespace std::chrono_literals;
-
-/// A progress line is open on the terminal, read by the signal handler.
-std::atomic<bool> line_is_open{false};
-static_assert(std::atomic<bool>::is_always_lock_free);
-
-/// The shell's prompt shall begin on a line of its own; then the signal does what it always does.
-extern "C" void end_line_and_die(int signal_number) {
-  if (line_is_open) {
-    [[maybe_unused]] const auto ignored = write(STDOUT_FILENO, "\n", 1);
-  }
-  std::signal(signal_number, SIG_DFL);
-  std::raise(signal_number);
-}
 
 bool is_terminal() {
   const char* term = std::getenv("TERM");
@@ -57,23 +43,22 @@ std::string use(std::int64_t bytes, std::int64_t limit) {
 
 }  // namespace
 
-Progress::Progress(std::int64_t steps, std::int64_t tokens_a_step, std::array<std::int64_t, 3> limits)
+Progress::Progress(std::int64_t steps, std::int64_t tokens_a_step, double flops_a_token,
+                   std::array<std::int64_t, 3> limits)
     : steps_(steps),
       tokens_a_step_(tokens_a_step),
+      flops_a_token_(flops_a_token),
       limits_(limits),
       terminal_(is_terminal()),
       begin_(std::chrono::steady_clock::now()),
       last_shown_(begin_) {
   if (!terminal_) {
-    std::string heading = fmt::format("{:>8} {:>10} {:>10} {:>10}", "step", "loss", "norm", "tokens/s");
+    std::string heading =
+        fmt::format("{:>8} {:>10} {:>10} {:>10} {:>9}", "step", "loss", "norm", "tokens/s", "TFLOP/s");
     for (const Tier tier : kTiers) heading += fmt::format(" {:>10}", name_of(tier));
     say(heading + fmt::format(" {:>11}\n", "left"));
     flush();
     return;
-  }
-  for (const int signal_number : {SIGINT, SIGTERM, SIGHUP}) {
-    // What the caller ignores (nohup) stays ignored.
-    if (std::signal(signal_number, &end_line_and_die) == SIG_IGN) std::signal(signal_number, SIG_IGN);
   }
 }
 
@@ -97,9 +82,10 @@ double Progress::seconds_left(std::int64_t step) const {
 }
 
 std::string Progress::row(const StepStatus& s) const {
-  std::string line = fmt::format("{:>8} {:>10} {:>10} {:>10}", s.step, fixed(s.loss, 4),
+  std::string line = fmt::format("{:>8} {:>10} {:>10} {:>10} {:>9}", s.step, fixed(s.loss, 4),
                                  s.skipped ? "skipped" : norm(s.gradient_norm),
-                                 grouped(static_cast<std::int64_t>(tokens_per_second(s.step))));
+                                 grouped(static_cast<std::int64_t>(tokens_per_second(s.step))),
+                                 tera(flops_a_token_ * tokens_per_second(s.step)));
   for (std::size_t i = 0; i < limits_.size(); ++i) line += fmt::format(" {:>10}", use(s.used[i], limits_[i]));
   return line + fmt::format(" {:>11}\n", duration(seconds_left(s.step)));
 }
@@ -114,6 +100,7 @@ std::string Progress::bar_line(const StepStatus& s) const {
       {"loss " + fixed(s.loss, 3), 8},
       {"norm " + (s.skipped ? "skipped" : norm(s.gradient_norm)), 4},
       {grouped(static_cast<std::int64_t>(tokens_per_second(s.step))) + " tok/s", 6},
+      {tera(flops_a_token_ * tokens_per_second(s.step)) + " TFLOP/s", 4},
       {duration(seconds_left(s.step)) + " left", 7}};
   for (std::size_t i = 0; i < limits_.size(); ++i) {
     fields.push_back(
@@ -140,20 +127,32 @@ void Progress::show(const StepStatus& status) {
 void Progress::remark(std::string_view text) {
   if (!terminal_) return;
   put(std::string(text));
-  if (text.empty()) line_is_open = open_ = false;
+  if (text.empty()) set_open(false);
+}
+
+void Progress::note(std::string_view line) {
+  if (terminal_ && open_) say("\r\x1b[K");
+  say(fmt::format("{}\n", line));
+  flush();
+  set_open(false);
 }
 
 void Progress::put(std::string line) {
   // The last column stays free: a terminal would begin a new line.
   if (const std::size_t width = terminal_width(); line.size() >= width) line.resize(width - 1);
-  line_is_open = open_ = true;
+  set_open(true);
   say("\r\x1b[K" + line);
   flush();
 }
 
+void Progress::set_open(bool open) {
+  open_ = open;
+  set_line_open(open);
+}
+
 void Progress::end_line() {
   if (!open_) return;
-  line_is_open = open_ = false;
+  set_open(false);
   say("\n");
   flush();
 }

@@ -18,8 +18,10 @@ struct StepStatus {
 
 class Progress {
  public:
-  /// limits: bytes each tier may use, negative for none. Times count from here.
-  Progress(std::int64_t steps, std::int64_t tokens_a_step, std::array<std::int64_t, 3> limits);
+  /// flops_a_token: of training, for the rate that is shown. limits: bytes each tier may use, negative for
+  /// none. Times count from here.
+  Progress(std::int64_t steps, std::int64_t tokens_a_step, double flops_a_token,
+           std::array<std::int64_t, 3> limits);
   /// Ends the line that is open, so that an error begins on a new one.
   ~Progress();
   Progress(const Progress&) = delete;
@@ -28,9 +30,23 @@ class Progress {
   void show(const StepStatus& status);
   /// On a terminal: a passing remark in the place of the progress line. An empty one clears it away.
   void remark(std::string_view text);
+  /// A line of its own that stays, above the progress line.
+  void note(std::string_view line);
   void end_line();
 
-  double seconds() const;  ///< since the construction
+  /// What runs while this lives, evaluation for example, does not count as time of the steps.
+  class Pause {
+   public:
+    explicit Pause(Progress& progress) : progress_(progress), begin_(std::chrono::steady_clock::now()) {}
+    ~Pause() { progress_.begin_ += std::chrono::steady_clock::now() - begin_; }
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    Progress& progress_;
+    std::chrono::steady_clock::time_point begin_;
+  };
+  double seconds() const;  ///< since the construction, without the pauses
 
  private:
   std::string bar_line(const StepStatus& status) const;
@@ -38,8 +54,10 @@ class Progress {
   double tokens_per_second(std::int64_t step) const;
   double seconds_left(std::int64_t step) const;
   void put(std::string line);
+  void set_open(bool open);
 
   std::int64_t steps_, tokens_a_step_;
+  double flops_a_token_;
   std::array<std::int64_t, 3> limits_;
   bool terminal_;
   std::chrono::steady_clock::time_point begin_, last_shown_;

@@ -20,18 +20,6 @@ constexpr int kReportFormatVersion = 1;
 constexpr std::size_t kWidth = 100;
 constexpr std::size_t kIndent = 12;
 
-/// "model       decoder, 14 layers"; what does not fit in the width goes on below, broken at spaces.
-std::string entry(std::string_view name, std::string_view text) {
-  std::string block = fmt::format("{:<{}}", name, kIndent);
-  while (kIndent + text.size() > kWidth) {
-    const auto space = text.rfind(' ', kWidth - kIndent);
-    if (space == std::string_view::npos) break;
-    block += fmt::format("{}\n{:{}}", text.substr(0, space), "", kIndent);
-    text.remove_prefix(space + 1);
-  }
-  return block + std::string(text) + "\n";
-}
-
 std::string plural(std::int64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", grouped(count), noun, count == 1 ? "" : "s");
 }
@@ -42,9 +30,9 @@ std::string place(Tier tier, const std::string& path) {
 
 /// What stands behind the bytes of a tier. A drive's limit is its free space, which was reserved before the
 /// start.
-std::string budget_text(const Config& config, Tier tier) {
+std::string budget_text(const Limits& limits, Tier tier) {
   if (tier == Tier::nvme) return "";
-  const std::int64_t limit = limit_of(config, tier);
+  const std::int64_t limit = tier == Tier::device ? limits.device : limits.host;
   return limit < 0 ? "   no limit" : "   budget " + format_size(limit);
 }
 
@@ -67,23 +55,63 @@ std::int64_t planned(const TierPlan& plan, const std::string& name) {
   return bytes;
 }
 
+json limit_of(const Limits& limits, Tier tier) {
+  const std::int64_t limit = tier == Tier::device ? limits.device : tier == Tier::host ? limits.host : -1;
+  return limit < 0 ? json() : json(limit);
+}
+
 json tier_json(const RunSetting& setting, Tier tier) {
   const TierPlan& plan = setting.engine.plan().of(tier);
   const Budget& budget = setting.engine.budget(tier);
-  const std::int64_t limit = limit_of(setting.config, tier);
-  json by_name = json::object(), planned_by_name = json::object();
+  json by_name = json::object();
   for (const auto& [name, bytes] : budget.peaks_by_name()) by_name[name] = bytes;
-  for (const auto& planned_entry : plan.entries)
-    planned_by_name[planned_entry.name] = planned(plan, planned_entry.name);
-  return {{"budget_bytes", limit < 0 ? json() : json(limit)},
+  return {{"budget_bytes", limit_of(setting.setup.limits, tier)},
           {"planned_bytes", plan.total()},
           {"peak_bytes", budget.peak()},
           {"by_name", std::move(by_name)},
-          {"planned_by_name", std::move(planned_by_name)}};
+          {"planned_by_name", planned_by_name(plan)}};
 }
 
 double tokens_per_second(const RunSetting& setting, const RunResult& result) {
-  return static_cast<double>(setting.config.steps * setting.tokens_a_step()) / std::max(result.seconds, 1e-9);
+  const std::int64_t tokens = setting.setup.config.steps * setting.setup.tokens_a_step();
+  return static_cast<double>(tokens) / std::max(result.seconds, 1e-9);
+}
+
+std::string data_text(const models::TokenData& data) {
+  return fmt::format("{}, {}, unigram entropy {:.4f} nats",
+                     plural(static_cast<std::int64_t>(data.files().size()), "file"),
+                     data.is_text() ? format_size(data.tokens()) + " of text" : plural(data.tokens(), "token"),
+                     data.unigram_entropy());
+}
+
+std::string schedule_text(const Config& config) {
+  const ScheduleConfig& s = config.schedule;
+  const double rate = config.optimizer.learning_rate;
+  const auto warmup =
+      fmt::format("{} {} of warm-up", s.warmup_steps, s.logarithmic ? "logarithmic steps" : "linear steps");
+  switch (s.kind) {
+    case ScheduleKind::constant:
+      return fmt::format("learning rate {}", rate);
+    case ScheduleKind::warmup:
+      return fmt::format("learning rate {} to {} in {}", s.minimum, s.maximum, warmup);
+    case ScheduleKind::warmup_decay:
+      return fmt::format("learning rate {} to {} in {}, then linearly to 0 at step {}", s.minimum, s.maximum,
+                         warmup, s.total_steps);
+    case ScheduleKind::warmup_cosine:
+      return fmt::format("learning rate {} to {} in {}, then by cosine to {} at step {}",
+                         s.warmup_minimum_ratio * rate, rate, warmup, s.cosine_minimum_ratio * rate,
+                         s.total_steps);
+  }
+  return {};
+}
+
+std::string block(std::string_view title, const std::vector<std::string>& lines) {
+  if (lines.empty()) return {};
+  std::string text = fmt::format("\n{}\n", title);
+  for (const auto& line : lines) {
+    for (const auto& part : lines_of(one_line(line), kWidth - 4)) text += "  " + part + "\n";
+  }
+  return text;
 }
 
 std::string skipped_text(std::int64_t steps, std::int64_t skipped) {
@@ -96,18 +124,21 @@ std::string skipped_text(std::int64_t steps, std::int64_t skipped) {
 
 }  // namespace
 
-std::int64_t RunSetting::tokens_a_step() const {
-  return config.sequence_length * config.micro_batch * config.accumulation;
+std::string entry(std::string_view name, std::string_view text) {
+  std::string whole = fmt::format("{:<{}}", name, kIndent);
+  while (kIndent + text.size() > kWidth) {
+    const auto space = text.rfind(' ', kWidth - kIndent);
+    if (space == std::string_view::npos) break;
+    whole += fmt::format("{}\n{:{}}", text.substr(0, space), "", kIndent);
+    text.remove_prefix(space + 1);
+  }
+  return whole + std::string(text) + "\n";
 }
 
-std::int64_t limit_of(const Config& config, Tier tier) {
-  return tier == Tier::device ? config.device_memory : tier == Tier::host ? config.host_memory : -1;
-}
-
-std::string start_block(const RunSetting& setting) {
-  const Config& c = setting.config;
-  const models::DecoderConfig& m = setting.model;
-  const Layout& layout = setting.engine.layout();
+std::string description(const Setup& setup, const models::TokenData* data, const models::TokenData* eval_data) {
+  const Config& c = setup.config;
+  const models::DecoderConfig& m = setup.model;
+  const Layout& layout = setup.layout;
   const std::int64_t weights = layout.parameter_count() * size_of(c.precision);
 
   std::string text = fmt::format("spillway {}\n\n", SPILLWAY_VERSION);
@@ -117,50 +148,47 @@ std::string start_block(const RunSetting& setting) {
   text += entry("parameters", fmt::format("{} in {}, {} in {}", grouped(layout.parameter_count()),
                                           plural(static_cast<std::int64_t>(layout.units().size()), "unit"),
                                           format_size(weights), name_of(c.precision)));
-  text += entry("data", fmt::format("{}, {}, unigram entropy {:.4f} nats",
-                                    plural(static_cast<std::int64_t>(setting.data_files.size()), "file"),
-                                    format_size(setting.data_bytes), setting.unigram_entropy));
+  if (data != nullptr) text += entry("data", data_text(*data));
+  if (eval_data != nullptr) text += entry("validation", data_text(*eval_data));
   text += entry("training",
                 fmt::format("{} of {} x {} tokens ({} of {}), seed {}", plural(c.steps, "step"),
                             plural(std::int64_t{c.micro_batch} * c.accumulation, "sequence"), c.sequence_length,
                             c.accumulation == 1 ? "1 micro-batch" : grouped(c.accumulation) + " micro-batches",
                             c.micro_batch, c.seed));
-  text +=
-      entry("optimizer",
-            fmt::format("{}, learning rate {}, weight decay {}, {}", c.optimizer.decoupled ? "AdamW" : "Adam",
-                        c.optimizer.learning_rate, c.optimizer.weight_decay,
-                        c.gradient_clipping > 0 ? fmt::format("clipped to norm {}", c.gradient_clipping)
-                                                : std::string("no clipping")));
+  text += entry("optimizer",
+                fmt::format("{}, {}, weight decay {}, {}", c.optimizer.decoupled ? "AdamW" : "Adam",
+                            schedule_text(c), c.optimizer.weight_decay,
+                            c.gradient_clipping > 0 ? fmt::format("clipped to norm {}", c.gradient_clipping)
+                                                    : std::string("no clipping")));
   text +=
       entry("places", fmt::format("optimizer {}, parameters {}", place(c.optimizer_tier, c.optimizer_nvme_path),
                                   place(c.parameter_tier, c.parameter_nvme_path)));
   text += entry("threads", fmt::format("host device {}, update {}", c.device_threads, c.update_threads));
-  if (!c.assumed.empty()) {
-    std::string assumed;
-    for (const auto& one : c.assumed) assumed += (assumed.empty() ? "" : ", ") + one;
-    text += entry("assumed", assumed);
-  }
+  return text + block("assumed:", c.assumed) + block("notes:", c.notes);
+}
 
-  text += fmt::format("\n{:<32} {:>12}\n", "plan", "bytes");
+std::string plan_block(const Setup& setup, const Plan& plan) {
+  std::string text = fmt::format("\n{:<32} {:>12}\n", "plan", "bytes");
   for (const Tier tier : kTiers) {
-    const TierPlan& plan = setting.engine.plan().of(tier);
-    text += fmt::format("  {:<30} {:>12}{}\n", name_of(tier), format_size(plan.total()), budget_text(c, tier));
-    for (const auto& name : names_of(plan, {})) {
-      text += fmt::format("    {:<28} {:>12}\n", name, format_size(planned(plan, name)));
+    text += fmt::format("  {:<30} {:>12}{}\n", name_of(tier), format_size(plan.of(tier).total()),
+                        budget_text(setup.limits, tier));
+    for (const auto& name : names_of(plan.of(tier), {})) {
+      text += fmt::format("    {:<28} {:>12}\n", name, format_size(planned(plan.of(tier), name)));
     }
   }
   return text + "\n";
 }
 
 std::string end_block(const RunSetting& setting, const RunResult& result) {
-  const Config& c = setting.config;
+  const Config& c = setting.setup.config;
+  const double flops = models::flops_per_token(setting.setup.model, c.sequence_length);
   std::string text = fmt::format("\n{:<32} {:>12} {:>12}\n", "memory", "peak", "plan");
   for (const Tier tier : kTiers) {
     const TierPlan& plan = setting.engine.plan().of(tier);
     const Budget& budget = setting.engine.budget(tier);
     const auto peaks = budget.peaks_by_name();
     text += fmt::format("  {:<30} {:>12} {:>12}{}\n", name_of(tier), format_size(budget.peak()),
-                        format_size(plan.total()), budget_text(c, tier));
+                        format_size(plan.total()), budget_text(setting.setup.limits, tier));
     for (const auto& name : names_of(plan, peaks)) {
       const auto peak = peaks.find(name);
       text +=
@@ -169,14 +197,19 @@ std::string end_block(const RunSetting& setting, const RunResult& result) {
     }
   }
 
-  text +=
-      "\n" + entry("trained", fmt::format("{}, {} tokens in {}, {} tokens/s", plural(c.steps, "step"),
-                                          grouped(c.steps * setting.tokens_a_step()), duration(result.seconds),
-                                          grouped(std::llround(tokens_per_second(setting, result)))));
+  text += "\n" + entry("trained",
+                       fmt::format("{}, {} tokens in {}, {} tokens/s, {} TFLOP/s", plural(c.steps, "step"),
+                                   grouped(c.steps * setting.setup.tokens_a_step()), duration(result.seconds),
+                                   grouped(std::llround(tokens_per_second(setting, result))),
+                                   tera(flops * tokens_per_second(setting, result))));
   text += entry("skipped", skipped_text(c.steps, result.counters.skipped_steps));
-  text += entry("loss",
-                fmt::format("{} nats at the first step, {} at the last; unigram entropy {:.4f}",
-                            fixed(result.loss_first, 4), fixed(result.loss_last, 4), setting.unigram_entropy));
+  text += entry("loss", fmt::format("{} nats at the first step, {} at the last; unigram entropy {:.4f}",
+                                    fixed(result.loss_first, 4), fixed(result.loss_last, 4),
+                                    setting.data.unigram_entropy()));
+  if (result.eval_loss) {
+    text += entry("validation", fmt::format("{} nats after the last step; unigram entropy {:.4f}",
+                                            fixed(*result.eval_loss, 4), setting.eval_data->unigram_entropy()));
+  }
   text += entry("nvme", fmt::format("{} read, {} written", format_size(result.counters.nvme_read_bytes),
                                     format_size(result.counters.nvme_written_bytes)));
   text += entry("weights", "xxh3 " + result.weights_xxh3);
@@ -186,40 +219,60 @@ std::string end_block(const RunSetting& setting, const RunResult& result) {
   return text;
 }
 
-std::string json_report(const RunSetting& setting, const RunResult& result) {
+json planned_by_name(const TierPlan& plan) {
+  json names = json::object();
+  for (const auto& one : plan.entries) names[one.name] = planned(plan, one.name);
+  return names;
+}
+
+json row_of(const Setup& setup, std::string_view command) {
   const Machine machine = this_machine();
+  return {{"version", SPILLWAY_VERSION},
+          {"format_version", kReportFormatVersion},
+          {"command", command},
+          {"config", json::parse(to_json(setup.config))},
+          {"assumed", setup.config.assumed},
+          {"notes", setup.config.notes},
+          {"params", setup.layout.parameter_count()},
+          {"units", setup.layout.units().size()},
+          {"machine",
+           {{"processor", machine.processor},
+            {"processors", machine.processors},
+            {"memory_bytes", machine.memory_bytes},
+            {"system", machine.system}}}};
+}
+
+std::string list_of(json row) {
+  return json::array({std::move(row)}).dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+std::string json_report(const RunSetting& setting, const RunResult& result) {
+  const Config& c = setting.setup.config;
   json tiers = json::object();
   for (const Tier tier : kTiers) tiers[std::string(name_of(tier))] = tier_json(setting, tier);
-  const json row = {{"version", SPILLWAY_VERSION},
-                    {"format_version", kReportFormatVersion},
-                    {"command", "train"},
-                    {"config", json::parse(to_json(setting.config))},
-                    {"assumed", setting.config.assumed},
-                    {"data", setting.data_files},
-                    {"data_bytes", setting.data_bytes},
-                    {"params", setting.engine.layout().parameter_count()},
-                    {"units", setting.engine.layout().units().size()},
-                    {"steps", setting.config.steps},
-                    {"tokens", setting.config.steps * setting.tokens_a_step()},
-                    {"loss_first", result.loss_first},
-                    {"loss_last", result.loss_last},
-                    {"unigram_entropy", setting.unigram_entropy},
-                    {"seconds", result.seconds},
-                    {"tokens_per_s", tokens_per_second(setting, result)},
-                    {"tiers", std::move(tiers)},
-                    {"nvme_read_bytes", result.counters.nvme_read_bytes},
-                    {"nvme_written_bytes", result.counters.nvme_written_bytes},
-                    {"skipped_steps", result.counters.skipped_steps},
-                    {"weights_xxh3", result.weights_xxh3},
-                    {"sample", result.no_sample.empty() ? json(result.sample) : json()},
-                    {"no_sample", result.no_sample.empty() ? json() : json(result.no_sample)},
-                    {"machine",
-                     {{"processor", machine.processor},
-                      {"processors", machine.processors},
-                      {"memory_bytes", machine.memory_bytes},
-                      {"system", machine.system}}}};
-  // Names of files need not be UTF-8.
-  return json::array({row}).dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+  json row = row_of(setting.setup, "train");
+  const double rate = tokens_per_second(setting, result);
+  row.update({{"data", setting.data.files()},
+              {"data_tokens", setting.data.tokens()},
+              {"steps", c.steps},
+              {"tokens", c.steps * setting.setup.tokens_a_step()},
+              {"epochs", static_cast<double>(c.steps * c.micro_batch * c.accumulation) /
+                             static_cast<double>(setting.data.sequences())},
+              {"loss_first", result.loss_first},
+              {"loss_last", result.loss_last},
+              {"eval_loss", result.eval_loss ? json(*result.eval_loss) : json()},
+              {"unigram_entropy", setting.data.unigram_entropy()},
+              {"seconds", result.seconds},
+              {"tokens_per_s", rate},
+              {"flops_per_s", rate * models::flops_per_token(setting.setup.model, c.sequence_length)},
+              {"tiers", std::move(tiers)},
+              {"nvme_read_bytes", result.counters.nvme_read_bytes},
+              {"nvme_written_bytes", result.counters.nvme_written_bytes},
+              {"skipped_steps", result.counters.skipped_steps},
+              {"weights_xxh3", result.weights_xxh3},
+              {"sample", result.no_sample.empty() ? json(result.sample) : json()},
+              {"no_sample", result.no_sample.empty() ? json() : json(result.no_sample)}});
+  return list_of(std::move(row));
 }
 
 }  // namespace spillway::cli

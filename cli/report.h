@@ -1,45 +1,53 @@
 #pragma once
 // What `spillway train` says before and after training, as text and as JSON.
-#include "../core/config.h"
 #include "../core/plan.h"
-#include "../models/decoder.h"
+#include "../models/token_data.h"
 #include "../offload/engine.h"
+#include "setup.h"
 
-#include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include <nlohmann/json_fwd.hpp>
 
 namespace spillway::cli {
 
 /// All that a run is.
 struct RunSetting {
-  const Config& config;
-  const models::DecoderConfig& model;
+  const Setup& setup;
   const Engine& engine;
-  std::vector<std::string> data_files;
-  std::int64_t data_bytes = 0;
-  double unigram_entropy = 0;  ///< nats
-
-  std::int64_t tokens_a_step() const;
+  const models::TokenData& data;
+  const models::TokenData* eval_data = nullptr;
 };
 
 /// All that came out of it.
 struct RunResult {
   double loss_first = 0, loss_last = 0;  ///< nats, mean over the first and the last step's micro-batches
-  double seconds = 0;                    ///< of all steps, the last update included
+  std::optional<double> eval_loss;       ///< nats, after the last step
+  double seconds = 0;                    ///< of all steps, the last update included, evaluation not
   EngineCounters counters;               ///< after the last step
   std::string weights_xxh3;
   std::string sample;     ///< as printable() made it
   std::string no_sample;  ///< why there is none; empty where there is one
 };
 
-/// The bytes that a tier may use, negative for no limit: what Config says, none for NVMe.
-std::int64_t limit_of(const Config& config, Tier tier);
-
-std::string start_block(const RunSetting& setting);
+/// Model, data, training, places, and what was assumed and noted. `data` may be null.
+std::string description(const Setup& setup, const models::TokenData* data, const models::TokenData* eval_data);
+/// What a plan needs by tier and name.
+std::string plan_block(const Setup& setup, const Plan& plan);
 std::string end_block(const RunSetting& setting, const RunResult& result);
 /// A list with one row, as text.
 std::string json_report(const RunSetting& setting, const RunResult& result);
+
+/// "name        text", broken at spaces where it is long.
+std::string entry(std::string_view name, std::string_view text);
+/// What every row begins with: version, command, the resolved configuration, the machine.
+nlohmann::json row_of(const Setup& setup, std::string_view command);
+nlohmann::json planned_by_name(const TierPlan& plan);
+/// A list with one row as text; names of files need not be UTF-8.
+std::string list_of(nlohmann::json row);
 
 }  // namespace spillway::cli

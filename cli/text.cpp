@@ -49,6 +49,10 @@ std::string duration(double seconds) {
   return fmt::format("{} h {:02} m", whole / 3600, whole % 3600 / 60);
 }
 
+std::string tera(double value) {
+  return std::isfinite(value) ? fmt::format("{:.3g}", value * 1e-12) : "-";
+}
+
 std::string fixed(double value, int decimals) {
   return std::isfinite(value) ? fmt::format("{:.{}f}", value, decimals) : "not finite";
 }

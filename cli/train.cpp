@@ -3,15 +3,18 @@
 #include "../core/communicator.h"
 #include "../core/error.h"
 #include "../core/host_device.h"
-#include "../core/machine.h"
+#include "../core/learning_rate.h"
 #include "../core/trace.h"
 #include "../models/decoder.h"
-#include "../models/text_data.h"
+#include "../models/token_data.h"
 #include "../offload/engine.h"
 #include "../offload/weights_hash.h"
+#include "dry_run.h"
+#include "metrics.h"
 #include "output_file.h"
 #include "progress.h"
 #include "report.h"
+#include "setup.h"
 #include "text.h"
 
 #include <algorithm>
@@ -19,7 +22,6 @@
 #include <cstdint>
 #include <optional>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 namespace spillway::cli {
@@ -28,156 +30,12 @@ namespace {
 constexpr std::int64_t kSampleTokens = 200;
 constexpr double kSampleTemperature = 0.8;
 
-/// A flag that overrides keys of the configuration.
-struct Flag {
-  const char* name;
-  std::vector<std::string> keys;
-  const char* type;
-  const char* help;
-};
-
-const std::vector<Flag>& flags() {
-  static const std::vector<Flag> all = {
-      {"--steps", {"spillway.steps"}, "N", "Updates to make (100)"},
-      {"--seed", {"spillway.seed"}, "N", "Of the first weights, the order of the data and the sample (1234)"},
-      {"--device-memory",
-       {"spillway.device_memory"},
-       "SIZE",
-       "What may be used of the device's memory, such as 40M or 1.5GiB (no limit)"},
-      {"--host-memory", {"spillway.host_memory"}, "SIZE", "The same for host memory (no limit)"},
-      {"--offload-optimizer",
-       {"zero_optimization.offload_optimizer.device"},
-       "TIER",
-       "Where the optimizer's state lives: device, host or nvme (device)"},
-      {"--offload-parameters",
-       {"zero_optimization.offload_param.device"},
-       "TIER",
-       "Where parameters live while no layer needs them: device, host or nvme (device)"},
-      {"--nvme-path",
-       {"zero_optimization.offload_optimizer.nvme_path", "zero_optimization.offload_param.nvme_path"},
-       "DIR",
-       "A directory on the drive for what lives on nvme; nothing stays in it"},
-      {"--update-threads", {"spillway.update_threads"}, "N", "Threads of the optimizer (all processors)"},
-      {"--device-threads", {"spillway.device_threads"}, "N", "Threads of the host device (all processors)"},
-  };
-  return all;
-}
-
-models::DecoderConfig read_model(const Config& config, const std::string& file) {
-  if (config.model.empty()) {
+void check_options(const TrainOptions& options) {
+  if (options.config.empty() && options.overrides.empty()) {
     throw Error(
-        ErrorKind::configuration, fmt::format("{}: spillway.model is missing: there is nothing to train", file),
-        {.hint = "give the path of a model's configuration, or its keys, as in examples/decoder-tiny.json"});
-  }
-  const auto model = models::parse_decoder_config(config.model, config.model_source);
-  if (config.sequence_length > model.positions) {
-    throw Error(ErrorKind::configuration,
-                fmt::format("{}: spillway.sequence_length {} is more than the model's {} positions", file,
-                            config.sequence_length, model.positions),
-                {.hint = "shorten the sequences, or raise n_positions in the model's configuration"});
-  }
-  if (constexpr std::int64_t kBytes = 256; model.vocabulary < kBytes) {
-    throw Error(ErrorKind::configuration,
-                fmt::format("{}: vocab_size {} is less than 256, and text is read as bytes",
-                            config.model_source, model.vocabulary));
-  }
-  return model;
-}
-
-/// Makes all steps. Returns what is known when the last update is done.
-RunResult run_steps(const RunSetting& setting, const models::TextData& data, Engine& engine,
-                    models::Decoder& decoder, Progress& progress) {
-  const Config& config = setting.config;
-  const AdamHyper decayed{.learning_rate = config.optimizer.learning_rate,
-                          .beta1 = config.optimizer.beta1,
-                          .beta2 = config.optimizer.beta2,
-                          .eps = config.optimizer.eps,
-                          .weight_decay = config.optimizer.weight_decay,
-                          .decoupled = config.optimizer.decoupled};
-  AdamHyper plain = decayed;  // biases and norms
-  plain.weight_decay = 0;
-
-  const auto tokens_at_once = static_cast<std::size_t>(config.micro_batch * config.sequence_length);
-  std::vector<std::int32_t> tokens(tokens_at_once), targets(tokens_at_once);
-  RunResult result;
-  std::int64_t sequence = 0;
-  for (std::int64_t step = 1; step <= config.steps; ++step) {
-    engine.begin_step({.groups = {decayed, plain}, .micro_batches = config.accumulation});
-    double loss = 0;
-    for (int micro = 0; micro < config.accumulation; ++micro) {
-      data.batch(config.seed, sequence, tokens, targets);
-      sequence += config.micro_batch;
-      loss += decoder.train(tokens, targets);
-    }
-    loss /= config.accumulation;
-    const StepResult made = engine.step().wait();
-
-    if (step == 1) result.loss_first = loss;
-    result.loss_last = loss;
-    StepStatus status{.step = step, .loss = loss, .gradient_norm = made.gradient_norm, .skipped = made.skipped};
-    for (std::size_t i = 0; i < status.used.size(); ++i) status.used[i] = engine.budget(kTiers[i]).used();
-    progress.show(status);
-  }
-  engine.drain();
-  result.seconds = progress.seconds();
-  result.counters = engine.counters();
-  return result;
-}
-
-}  // namespace
-
-CLI::App* add_train(CLI::App& program, TrainOptions& options) {
-  CLI::App* train =
-      program.add_subcommand("train", "Train a model, spilling what does not fit to host memory or NVMe");
-  train
-      ->add_option("--config", options.config,
-                   "The configuration: DeepSpeed's JSON, our own keys under \"spillway\"")
-      ->option_text("FILE (needed)");
-  train->add_option("--data", options.data, "Text files to train on, read as bytes; may be given several times")
-      ->option_text("FILE ... (needed)");
-  train->add_option("--device", options.device, "The device that computes: host")->option_text("DEVICE (host)");
-  for (const Flag& flag : flags()) {
-    train
-        ->add_option_function<std::string>(
-            flag.name,
-            [&options, &flag](const std::string& value) {
-              for (const auto& key : flag.keys) options.overrides.push_back({key, value, flag.name});
-            },
-            flag.help)
-        ->option_text(flag.type);
-  }
-  train
-      ->add_option("--trace", options.trace,
-                   "Write what happened when, and which buffer lived where (opens in Perfetto)")
-      ->option_text("FILE");
-  train->add_option("--json", options.json, "Write the result with all settings, as JSON")->option_text("FILE");
-  train->footer(
-      "Parameters are on the device only while a layer needs them; they and the optimizer's state live in the\n"
-      "tier that you choose. That changes the speed, never the result: the weights are the same, bit by "
-      "bit.\n\n"
-      "A flag overrides the configuration file. Sizes: 40M and 40MiB are 40 x 2^20 bytes, 40MB 40 x 10^6.\n\n"
-      "Examples\n"
-      "  spillway train --config examples/decoder-tiny.json --data README.md --nvme-path .\n"
-      "      a model of under a million parameters, its state on the drive that holds this directory\n"
-      "  spillway train --config examples/decoder-25m.json --data /usr/share/games/fortunes/literature\n"
-      "                 --nvme-path /mnt/nvme --device-memory 33M --json result.json\n"
-      "      25 million parameters on a device that has no room for them\n"
-      "  spillway train --config examples/decoder-tiny.json --data README.md\n"
-      "                 --offload-optimizer host --offload-parameters device\n"
-      "      the same weights again, from other places");
-  return train;
-}
-
-void train(const TrainOptions& options) {
-  if (options.config.empty()) {
-    throw Error(ErrorKind::usage,
-                fmt::format("train needs --config FILE{}", options.data.empty() ? " and --data FILE" : ""),
-                {.hint = "spillway train --config examples/decoder-tiny.json --data README.md --nvme-path . "
-                         "(spillway train --help explains all flags)"});
-  }
-  if (options.data.empty()) {
-    throw Error(ErrorKind::usage, "train needs --data FILE: there is nothing to train on",
-                {.hint = "any text files; --data may be given several times"});
+        ErrorKind::usage, "train needs a model and data",
+        {.hint = "spillway train --model decoder-tiny --data README.md (spillway train --help explains all "
+                 "flags)"});
   }
   if (options.device != "host") {
     const bool planned = options.device == "cuda";
@@ -186,66 +44,201 @@ void train(const TrainOptions& options) {
                         : fmt::format("--device: there is no device '{}'", one_line(options.device)),
                 {.hint = "--device host computes with this machine's own processors"});
   }
+}
 
-  Config config = read_config(options.config, {.overrides = options.overrides});
-  if (config.device_threads == 0) config.device_threads = available_processors();
-  if (config.update_threads == 0) config.update_threads = available_processors();
-  const models::DecoderConfig model = read_model(config, options.config);
-  if (config.sequence_length == 0) config.sequence_length = model.positions;
-  const OutputFile json(options.json, "--json"), trace_file(options.trace, "--trace");
-  for (const OutputFile* output : {&json, &trace_file}) {
+struct Outputs {
+  OutputFile json, metrics, trace;
+};
+
+/// Checks that none of them is an input or another of them.
+Outputs outputs(const TrainOptions& options, const Config& config, const models::TokenData& data,
+                const models::TokenData* eval_data) {
+  Outputs all{{options.json, "--json"}, {options.metrics, "--metrics"}, {options.trace, "--trace"}};
+  for (const OutputFile* output : {&all.json, &all.metrics, &all.trace}) {
     output->check_apart_from("the file of --config", options.config);
     output->check_apart_from("the model's configuration", config.model_source);
-    for (const auto& name : options.data) output->check_apart_from("a file of --data", name);
+    for (const auto& name : data.files()) output->check_apart_from("a file of --data", name);
+    if (eval_data == nullptr) continue;
+    for (const auto& name : eval_data->files()) output->check_apart_from("a file of --eval-data", name);
   }
-  trace_file.check_apart_from(json);
-  const models::TextData data(options.data, config.sequence_length);
+  all.metrics.check_apart_from(all.json);
+  all.trace.check_apart_from(all.json);
+  all.trace.check_apart_from(all.metrics);
+  return all;
+}
+
+/// The mean loss over every sequence of the data, in order.
+double evaluate(models::Decoder& decoder, const models::TokenData& data, const models::Batch& batch,
+                Progress& progress) {
+  const auto length = static_cast<std::size_t>(batch.length);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(batch.tokens())), targets(tokens.size());
+  double sum = 0;
+  const std::int64_t count = data.sequences();
+  for (std::int64_t first = 0; first < count; first += batch.sequences) {
+    const std::int64_t counted = std::min(batch.sequences, count - first);
+    for (std::int64_t i = 0; i < batch.sequences; ++i) {
+      const auto at = static_cast<std::size_t>(i) * length;
+      // What fills a batch that is not full does not count.
+      data.sequence(first + std::min(i, counted - 1), std::span(tokens).subspan(at, length),
+                    std::span(targets).subspan(at, length));
+    }
+    sum += decoder.loss(tokens, targets, counted) * static_cast<double>(counted);
+    progress.remark(fmt::format("validation: {} of {}", grouped(first + counted), grouped(count)));
+  }
+  return sum / static_cast<double>(count);
+}
+
+/// What a run is made of once everything is there.
+struct Run {
+  const RunSetting& setting;
+  Engine& engine;
+  models::Decoder& decoder;
+  Trace* trace;
+  Metrics& metrics;
+  Progress& progress;
+};
+
+/// Makes all steps. Returns what is known when the last update is done.
+RunResult run_steps(const Run& run) {
+  const Config& config = run.setting.setup.config;
+  const models::TokenData& data = run.setting.data;
+  AdamHyper decayed{.beta1 = config.optimizer.beta1,
+                    .beta2 = config.optimizer.beta2,
+                    .eps = config.optimizer.eps,
+                    .weight_decay = config.optimizer.weight_decay,
+                    .decoupled = config.optimizer.decoupled};
+
+  const auto tokens_at_once = static_cast<std::size_t>(run.setting.setup.batch.tokens());
+  std::vector<std::int32_t> tokens(tokens_at_once), targets(tokens_at_once);
+  RunResult result;
+  std::int64_t sequence = 0;
+  for (std::int64_t step = 1; step <= config.steps; ++step) {
+    // A skipped step leaves the schedule where it is.
+    decayed.learning_rate =
+        learning_rate(config.schedule, config.optimizer.learning_rate, run.engine.counters().steps);
+    AdamHyper plain = decayed;  // what the weight decay leaves alone
+    plain.weight_decay = 0;
+    if (run.trace != nullptr) run.trace->take_lane_seconds();
+    const double begin = run.progress.seconds();
+    StepMetrics metrics{.step = step, .epoch = data.epoch_of(sequence), .learning_rate = decayed.learning_rate};
+
+    run.engine.begin_step({.groups = {decayed, plain}, .micro_batches = config.accumulation});
+    for (int micro = 0; micro < config.accumulation; ++micro) {
+      data.batch(config.seed, sequence, tokens, targets);
+      sequence += config.micro_batch;
+      metrics.loss += run.decoder.train(tokens, targets);
+    }
+    metrics.loss /= config.accumulation;
+    const StepResult made = run.engine.step().wait();
+
+    metrics.gradient_norm = made.gradient_norm;
+    metrics.skipped = made.skipped;
+    metrics.tokens = run.setting.setup.tokens_a_step();
+    metrics.seconds = run.progress.seconds() - begin;
+    if (run.trace != nullptr) metrics.lane_seconds = run.trace->take_lane_seconds();
+    if (step == 1) result.loss_first = metrics.loss;
+    result.loss_last = metrics.loss;
+    StepStatus status{
+        .step = step, .loss = metrics.loss, .gradient_norm = made.gradient_norm, .skipped = made.skipped};
+    for (std::size_t i = 0; i < status.used.size(); ++i) status.used[i] = run.engine.budget(kTiers[i]).used();
+    run.progress.show(status);
+
+    const bool due = step == config.steps || (config.eval_every > 0 && step % config.eval_every == 0);
+    if (run.setting.eval_data != nullptr && due) {
+      const Progress::Pause pause(run.progress);
+      metrics.eval_loss = result.eval_loss =
+          evaluate(run.decoder, *run.setting.eval_data, run.setting.setup.batch, run.progress);
+      run.progress.note(fmt::format("{:>8} {:>10} validation", step, fixed(*result.eval_loss, 4)));
+    }
+    run.metrics.add(metrics);
+  }
+  run.engine.drain();
+  result.seconds = run.progress.seconds();
+  result.counters = run.engine.counters();
+  return result;
+}
+
+void draw_sample(const Run& run, RunResult& result) {
+  if (!run.setting.data.is_text()) {
+    result.no_sample = "the data are tokens, and what they stand for is not known";
+    return;
+  }
+  const std::array<std::int32_t, 1> prompt{'\n'};
+  result.sample = printable(run.decoder.sample(
+      prompt, kSampleTokens, kSampleTemperature, run.setting.setup.config.seed, [&](std::int64_t drawn) {
+        run.progress.remark(fmt::format("sampling: {} of {}", drawn, kSampleTokens));
+      }));
+}
+
+}  // namespace
+
+void train(const TrainOptions& options) {
+  check_options(options);
+  const Setup setup = prepare(options);
+  const Config& config = setup.config;
+  if (options.dry_run) return dry_run(setup, options.json);
+  if (config.data.empty()) {
+    throw Error(ErrorKind::usage, "train needs --data FILE: there is nothing to train on",
+                {.hint = "text or token files; --dry-run shows the plan without any"});
+  }
+  if (config.eval_every > 0 && config.eval_data.empty()) {
+    throw Error(ErrorKind::usage, "--eval-every without --eval-data: there is nothing to measure the loss on",
+                {.hint = "give --eval-data FILE"});
+  }
+  check_fits(setup);
+  const models::TokenData::Options reading{.length = config.sequence_length,
+                                           .vocabulary = setup.model.vocabulary,
+                                           .format = models::token_format(config.tokens)};
+  const models::TokenData data(config.data, reading);
+  std::optional<models::TokenData> eval_data;
+  if (!config.eval_data.empty()) {
+    eval_data.emplace(config.eval_data, reading);
+  }
+  const models::TokenData* const eval_or_null = eval_data ? &*eval_data : nullptr;
+  const Outputs output = outputs(options, config, data, eval_or_null);
 
   std::optional<Trace> trace;
-  if (trace_file.wanted()) trace.emplace();
+  if (output.trace.wanted()) {
+    trace.emplace();
+  } else if (output.metrics.wanted()) {
+    trace.emplace(0, Trace::Keep::lane_times);
+  }
   Trace* const tracing = trace ? &*trace : nullptr;
-  const models::Batch batch{.sequences = config.micro_batch, .length = config.sequence_length};
-  const Layout layout = models::decoder_layout(model, batch, config.precision, config.device_threads);
   HostDevice device({.memory = config.device_memory, .threads = config.device_threads}, tracing);
   SingleRankCommunicator communicator;
-  Engine engine(config, layout, device, communicator, tracing);
-  models::Decoder decoder(model, batch, config.precision, device, engine);
+  Engine engine(config, setup.layout, device, communicator, tracing);
+  models::Decoder decoder(setup.model, setup.batch, config.precision, device, engine);
+  Metrics metrics(output.metrics.path());
 
-  const RunSetting setting{.config = config,
-                           .model = model,
-                           .engine = engine,
-                           .data_files = options.data,
-                           .data_bytes = data.size(),
-                           .unigram_entropy = data.unigram_entropy()};
-  say(start_block(setting));
+  const RunSetting setting{.setup = setup, .engine = engine, .data = data, .eval_data = eval_or_null};
+  say(description(setup, &data, eval_or_null) + plan_block(setup, engine.plan()));
   flush();
   decoder.initialize(config.seed);
 
   RunResult result;
+  bool not_finite = false;
   {
-    std::array<std::int64_t, 3> limits{};
-    for (std::size_t i = 0; i < limits.size(); ++i) limits[i] = limit_of(config, kTiers[i]);
-    Progress progress(config.steps, setting.tokens_a_step(), limits);
-    result = run_steps(setting, data, engine, decoder, progress);
+    Progress progress(config.steps, setup.tokens_a_step(),
+                      models::flops_per_token(setup.model, config.sequence_length),
+                      {setup.limits.device, setup.limits.host, -1});
+    const Run run{setting, engine, decoder, tracing, metrics, progress};
+    result = run_steps(run);
     progress.end_line();
     result.weights_xxh3 = weights_xxh3(engine);
-    const std::array<std::int32_t, 1> prompt{'\n'};
     try {
-      result.sample = printable(
-          decoder.sample(prompt, kSampleTokens, kSampleTemperature, config.seed, [&](std::int64_t drawn) {
-            progress.remark(fmt::format("sampling: {} of {}", drawn, kSampleTokens));
-          }));
+      draw_sample(run, result);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::numerics) throw;
       result.no_sample = error.what();  // what was trained is reported all the same
+      not_finite = true;
     }
     progress.remark("");
   }
   say(end_block(setting, result));
   flush();
-  if (json.wanted()) json.replace_with(json_report(setting, result));
-  if (trace_file.wanted()) trace_file.replace([&](const std::string& name) { trace->write(name); });
-  if (!result.no_sample.empty()) {
+  if (output.json.wanted()) output.json.replace_with(json_report(setting, result));
+  if (output.trace.wanted()) output.trace.replace([&](const std::string& name) { trace->write(name); });
+  if (not_finite) {
     throw Error(
         ErrorKind::numerics, result.no_sample,
         {.hint = "a lower learning rate, or a smaller initializer_range of the model, may keep it finite"});

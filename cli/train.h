@@ -2,7 +2,6 @@
 // spillway train
 #include "../core/config.h"
 
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,10 +12,11 @@ class App;
 namespace spillway::cli {
 
 struct TrainOptions {
-  std::string config;             ///< path
-  std::vector<std::string> data;  ///< paths
+  std::string config;  ///< path, empty for none
   std::string device = "host";
-  std::string trace, json;                ///< paths, empty for none
+  bool dry_run = false;
+  bool allow_unknown_keys = false;
+  std::string trace, metrics, json;       ///< paths, empty for none
   std::vector<ConfigOverride> overrides;  ///< what was typed for keys of the configuration
 };
 

@@ -1,257 +1,36 @@
-// One table of keys says how each is read and written. What one value has to say about another is settled in
-// resolve(), after the command line's values have taken the place of the file's.
+// Reads a configuration: collects the values of the file and of the command line, each by its key's own name,
+// and settles what one value has to say about another. The keys themselves are in config_keys.cpp.
 #include "config.h"
 
+#include "config_keys.h"
 #include "error.h"
 #include "json_document.h"
-#include "size.h"
 
 #include <algorithm>
-#include <cctype>
-#include <cmath>
-#include <filesystem>
-#include <functional>
-#include <limits>
 #include <map>
-#include <optional>
+#include <set>
 #include <tuple>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 namespace spillway {
 namespace {
 
+using namespace config_detail;
 using nlohmann::json;
 
-constexpr std::int64_t kMaximum = std::numeric_limits<std::int64_t>::max();
-constexpr std::int64_t kMostSequences = 1 << 20;
-constexpr std::int64_t kMostThreads = 1024;
-
-Error refuse(const std::string& message, std::string hint = {}) {
-  return Error(ErrorKind::configuration, message, {.hint = std::move(hint)});
-}
-
-/// A value of the file or of the command line, and what to call it in messages.
-struct Value {
-  json value;
-  std::string where;                                // "run.json: optimizer.params.lr", or "--steps"
-  std::optional<std::string> typed = std::nullopt;  // of the command line: a word may look like a number
-
-  Error not_a(std::string_view what, std::string hint = {}) const {
-    std::string shown = value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
-    if (shown.size() > 60) shown = shown.substr(0, 57) + "...";
-    return refuse(fmt::format("{}: {} is not {}", where, shown, what), std::move(hint));
-  }
-
-  std::int64_t integer(std::int64_t least, std::int64_t most) const {
-    const auto wrong = [&] {
-      return not_a(most == kMaximum ? fmt::format("a whole number from {}", least)
-                                    : fmt::format("a whole number from {} to {}", least, most));
-    };
-    std::int64_t number = 0;
-    if (value.is_number_unsigned()) {
-      if (value.get<std::uint64_t>() > static_cast<std::uint64_t>(kMaximum)) throw wrong();
-      number = value.get<std::int64_t>();
-    } else if (value.is_number_integer()) {
-      number = value.get<std::int64_t>();
-    } else if (value.is_number_float()) {  // 5e8: exact below 2^53
-      const double x = value.get<double>();
-      if (x != std::floor(x) || std::fabs(x) > 0x1p53) throw wrong();
-      number = static_cast<std::int64_t>(x);
-    } else {
-      throw wrong();
-    }
-    if (number < least || number > most) throw wrong();
-    return number;
-  }
-  int small(std::int64_t least, std::int64_t most) const { return static_cast<int>(integer(least, most)); }
-
-  /// In [0, most], or [0, most) where `below` is set.
-  double number(double most, bool below = false) const {
-    const double x = value.is_number() ? value.get<double>() : -1.0;
-    if (!(x >= 0.0 && (below ? x < most : x <= most))) {
-      throw not_a(fmt::format("a number from 0 to {}{}", below ? "below " : "", most));
-    }
-    return x;
-  }
-
-  bool boolean() const {
-    if (!value.is_boolean()) throw not_a("true or false");
-    return value.get<bool>();
-  }
-
-  const std::string& string(std::string_view what) const {
-    if (typed && !typed->empty()) return *typed;
-    if (!value.is_string() || value.get_ref<const std::string&>().empty()) throw not_a(what);
-    return value.get_ref<const std::string&>();
-  }
-
-  std::int64_t size() const {
-    if (typed || value.is_string())
-      return parse_size(typed ? *typed : value.get_ref<const std::string&>(), where);
-    if (!value.is_number())
-      throw not_a("a size", "a size is a number with a unit, such as \"40M\" or \"1.5GiB\"");
-    return integer(0, std::int64_t{1} << 62);
-  }
-
-  Tier tier() const { return parse_tier(string("device, host or nvme"), where); }
-};
-
-/// What has been read so far: values that others complete are kept apart until all are known.
-struct Draft {
-  Config config;
-  std::optional<std::int64_t> train_batch, micro_batch, accumulation;
-  std::optional<bool> bf16, adam_w_mode;
-  std::optional<DType> precision;
-  std::string optimizer_type = "AdamW";
-  std::string source;
-};
-
-struct Key {
-  std::string path;  // dotted
-  std::function<void(const Value&, Draft&)> read;
-  std::function<json(const Config&)> write = {};  // empty: nothing to write; null: left out
-  bool assumed = false;                           // a default is worth telling
-};
-
-void read_optimizer_type(const Value& v, Draft& d) {
-  d.optimizer_type = v.string("an optimizer: Adam or AdamW");
-  std::string lower;
-  for (const char c : d.optimizer_type) lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  if (lower != "adam" && lower != "adamw") throw v.not_a("an optimizer that is built in: Adam or AdamW");
-  d.optimizer_type = lower;
-}
-
-void read_betas(const Value& v, Draft& d) {
-  if (!v.value.is_array() || v.value.size() != 2) throw v.not_a("two numbers from 0 to below 1");
-  d.config.optimizer.beta1 = Value{v.value[0], v.where}.number(1, true);
-  d.config.optimizer.beta2 = Value{v.value[1], v.where}.number(1, true);
-}
-
-void read_model(const Value& v, Draft& d) {
-  if (v.value.is_object()) {
-    d.config.model = v.value.dump();
-    d.config.model_source = v.where;
-    return;
-  }
-  const std::filesystem::path path = v.string("a path, or an object with the model's keys");
-  // An absolute path stays what it is.
-  d.config.model_source = (std::filesystem::path(d.source).parent_path() / path).string();
-  const std::string text =
-      read_text_file(d.config.model_source, "model's configuration that " + v.where + " names");
-  d.config.model = parse_json(text, d.config.model_source).dump();
-}
-
-void read_state_format(const Value& v, Draft& d) {
-  d.config.state_format = v.string("a state format: fp32");
-  if (d.config.state_format == "bf16" || d.config.state_format == "compact8") {
-    throw v.not_a("built yet", "use the state format fp32");
-  }
-  if (d.config.state_format != "fp32") throw v.not_a("a state format: fp32");
-}
-
-void read_precision(const Value& v, Draft& d) {
-  const std::string& word = v.string("bf16 or fp32");
-  if (word != "bf16" && word != "fp32") throw v.not_a("bf16 or fp32");
-  d.precision = word == "bf16" ? DType::bf16 : DType::fp32;
-}
-
-json limit_or_null(std::int64_t bytes) {
-  return bytes < 0 ? json() : json(bytes);
-}
-json text_or_null(const std::string& text) {
-  return text.empty() ? json() : json(text);
-}
-
-const std::vector<Key>& keys() {
-  static const std::vector<Key> table = {
-      {"train_batch_size", [](const Value& v, Draft& d) { d.train_batch = v.integer(1, kMostSequences); },
-       [](const Config& c) { return json(std::int64_t{c.micro_batch} * c.accumulation); }},
-      {"train_micro_batch_size_per_gpu",
-       [](const Value& v, Draft& d) { d.micro_batch = v.integer(1, kMostSequences); },
-       [](const Config& c) { return json(c.micro_batch); }, true},
-      {"gradient_accumulation_steps",
-       [](const Value& v, Draft& d) { d.accumulation = v.integer(1, kMostSequences); },
-       [](const Config& c) { return json(c.accumulation); }, true},
-      {"gradient_clipping", [](const Value& v, Draft& d) { d.config.gradient_clipping = v.number(1e6); },
-       [](const Config& c) { return json(c.gradient_clipping); }, true},
-      {"steps_per_print",
-       [](const Value& v, Draft&) { v.number(1e18); }},  // the progress line sees to that itself
-
-      {"optimizer.type", read_optimizer_type,
-       [](const Config& c) { return json(c.optimizer.decoupled ? "AdamW" : "Adam"); }, true},
-      {"optimizer.params.lr",
-       [](const Value& v, Draft& d) { d.config.optimizer.learning_rate = v.number(1e3); },
-       [](const Config& c) { return json(c.optimizer.learning_rate); }, true},
-      {"optimizer.params.betas", read_betas,
-       [](const Config& c) {
-         return json::array({c.optimizer.beta1, c.optimizer.beta2});
-       },
-       true},
-      {"optimizer.params.eps", [](const Value& v, Draft& d) { d.config.optimizer.eps = v.number(1); },
-       [](const Config& c) { return json(c.optimizer.eps); }, true},
-      {"optimizer.params.weight_decay",
-       [](const Value& v, Draft& d) { d.config.optimizer.weight_decay = v.number(1e3); },
-       [](const Config& c) { return json(c.optimizer.weight_decay); }, true},
-      {"optimizer.params.adam_w_mode", [](const Value& v, Draft& d) { d.adam_w_mode = v.boolean(); },
-       [](const Config& c) { return json(c.optimizer.decoupled); }},
-
-      {"bf16.enabled", [](const Value& v, Draft& d) { d.bf16 = v.boolean(); },
-       [](const Config& c) { return json(c.precision == DType::bf16); }},
-
-      {"zero_optimization.stage", [](const Value& v, Draft& d) { d.config.stage = v.small(0, 3); },
-       [](const Config& c) { return json(c.stage); }},
-      {"zero_optimization.offload_optimizer.device",
-       [](const Value& v, Draft& d) { d.config.optimizer_tier = v.tier(); },
-       [](const Config& c) { return json(name_of(c.optimizer_tier)); }, true},
-      {"zero_optimization.offload_optimizer.nvme_path",
-       [](const Value& v, Draft& d) { d.config.optimizer_nvme_path = v.string("the path of a directory"); },
-       [](const Config& c) { return text_or_null(c.optimizer_nvme_path); }},
-      // Pinning is for the copies of a GPU: the host device has nothing to pin for.
-      {"zero_optimization.offload_optimizer.pin_memory", [](const Value& v, Draft&) { v.boolean(); }},
-      {"zero_optimization.offload_param.device",
-       [](const Value& v, Draft& d) { d.config.parameter_tier = v.tier(); },
-       [](const Config& c) { return json(name_of(c.parameter_tier)); }, true},
-      {"zero_optimization.offload_param.nvme_path",
-       [](const Value& v, Draft& d) { d.config.parameter_nvme_path = v.string("the path of a directory"); },
-       [](const Config& c) { return text_or_null(c.parameter_nvme_path); }},
-      {"zero_optimization.offload_param.pin_memory", [](const Value& v, Draft&) { v.boolean(); }},
-
-      {"spillway.model", read_model,
-       [](const Config& c) { return c.model.empty() ? json() : parse_json(c.model, c.model_source); }},
-      {"spillway.sequence_length",
-       [](const Value& v, Draft& d) { d.config.sequence_length = v.integer(1, 1 << 24); },
-       [](const Config& c) { return c.sequence_length == 0 ? json() : json(c.sequence_length); }},
-      {"spillway.steps", [](const Value& v, Draft& d) { d.config.steps = v.integer(1, 1'000'000'000); },
-       [](const Config& c) { return json(c.steps); }, true},
-      {"spillway.seed",
-       [](const Value& v, Draft& d) { d.config.seed = static_cast<std::uint64_t>(v.integer(0, kMaximum)); },
-       [](const Config& c) { return json(c.seed); }, true},
-      {"spillway.state_format", read_state_format, [](const Config& c) { return json(c.state_format); }},
-      {"spillway.precision", read_precision, [](const Config& c) { return json(name_of(c.precision)); }},
-      {"spillway.device_memory", [](const Value& v, Draft& d) { d.config.device_memory = v.size(); },
-       [](const Config& c) { return limit_or_null(c.device_memory); }},
-      {"spillway.host_memory", [](const Value& v, Draft& d) { d.config.host_memory = v.size(); },
-       [](const Config& c) { return limit_or_null(c.host_memory); }},
-      {"spillway.update_threads",
-       [](const Value& v, Draft& d) { d.config.update_threads = v.small(0, kMostThreads); },
-       [](const Config& c) { return json(c.update_threads); }},
-      {"spillway.device_threads",
-       [](const Value& v, Draft& d) { d.config.device_threads = v.small(0, kMostThreads); },
-       [](const Config& c) { return json(c.device_threads); }},
-      {"spillway.check_finite", [](const Value& v, Draft& d) { d.config.check_finite = v.boolean(); },
-       [](const Config& c) { return json(c.check_finite); }},
-  };
-  return table;
-}
-
 const Key* find_key(std::string_view path) {
-  for (const Key& key : keys()) {
-    if (key.path == path) return &key;
-  }
-  return nullptr;
+  const auto& all = used_keys();
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const Key& key) { return key.info.path == path; });
+  return found == all.end() ? nullptr : &*found;
+}
+
+const KeyInfo* find_other(std::string_view path) {
+  const auto& all = other_keys();
+  const auto found = std::find_if(all.begin(), all.end(), [&](const KeyInfo& key) { return key.path == path; });
+  return found == all.end() ? nullptr : &*found;
 }
 
 /// "optimizer.params" for "optimizer.params.lr"; empty at the top level.
@@ -265,12 +44,12 @@ std::string last_of(std::string_view path) {
 }
 
 /// The objects that hold keys: "optimizer", "optimizer.params", ...
-const std::vector<std::string>& sections() {
-  static const std::vector<std::string> all = [] {
-    std::vector<std::string> found;
-    for (const Key& key : keys()) {
+const std::set<std::string>& sections() {
+  static const std::set<std::string> all = [] {
+    std::set<std::string> found;
+    for (const KeyInfo& key : config_keys()) {
       for (std::string section = parent_of(key.path); !section.empty(); section = parent_of(section)) {
-        if (std::find(found.begin(), found.end(), section) == found.end()) found.push_back(section);
+        found.insert(section);
       }
     }
     return found;
@@ -278,78 +57,145 @@ const std::vector<std::string>& sections() {
   return all;
 }
 
-bool is_section(const std::string& path) {
-  return std::find(sections().begin(), sections().end(), path) != sections().end();
+/// The path under a name's own section where the name is another name of something.
+std::string canonical(const std::string& path) {
+  for (const Alias& alias : aliases()) {
+    if (path == alias.path) return alias.stands_for;
+  }
+  return path;
 }
 
 /// What someone who wrote the unknown key `path` may have meant.
 std::string hint_for_unknown(const std::string& path) {
-  std::vector<std::string> known;
-  for (const Key& key : keys()) known.push_back(key.path);
-  known.insert(known.end(), sections().begin(), sections().end());
+  std::vector<std::string> known(sections().begin(), sections().end());
+  for (const KeyInfo& key : config_keys()) known.push_back(key.path);
+  for (const Alias& alias : aliases()) known.push_back(alias.path);
 
-  std::vector<std::string> beside;  // the names in the same section
-  for (const auto& candidate : known) {
-    if (parent_of(candidate) == parent_of(path)) beside.push_back(last_of(candidate));
-  }
-  if (const std::string close = nearest(last_of(path), beside); !close.empty()) {
-    return fmt::format("did you mean {}?", close);
-  }
-  std::vector<std::string> places;
+  std::vector<std::string> places, beside;
   for (const auto& candidate : known) {
     if (last_of(candidate) == last_of(path)) places.push_back(candidate);
+    if (parent_of(candidate) == parent_of(path)) beside.push_back(last_of(candidate));
   }
   if (!places.empty()) return fmt::format("its place is {}", fmt::join(places, " or "));
-  return {};
+  const std::string close = nearest(last_of(path), beside);
+  return close.empty() ? "" : fmt::format("did you mean {}?", close);
 }
 
-using Values = std::map<std::string, Value>;
+/// Everything that a file and a command line give.
+struct Given {
+  std::map<std::string, Value> values;               // by the key's own name
+  std::map<std::string, std::string> names;          // under which name the file gave it
+  std::vector<std::string> ignored, later, unknown;  // as they were written
+};
 
-/// All values of an object and the objects in it, by dotted key.
-void collect(const json& object, const std::string& section, const std::string& source, Values& values) {
-  for (const auto& [name, value] : object.items()) {
-    if (name.starts_with('_') || name.starts_with("//")) continue;
-    const std::string path = section.empty() ? name : section + "." + name;
-    const std::string where = fmt::format("{}: {}", source, path);
-    const bool known = find_key(path) != nullptr;
-    if (name.find('.') != std::string::npos) {  // it would look like a key of another object
-      throw refuse(fmt::format("{}: unknown key \"{}\"", source, path),
-                   "write objects in objects, not names with dots");
-    }
-    if (!known && !is_section(path)) {
-      throw refuse(fmt::format("{}: unknown key {}", source, path), hint_for_unknown(path));
-    }
-    // DeepSpeed's "auto" is an absent key; our own keys have no such word.
-    if (value.is_null() || (value == "auto" && !path.starts_with("spillway."))) continue;
-    if (known) {
-      values.insert_or_assign(path, Value{value, where});
-    } else if (value.is_object()) {
-      collect(value, path, source, values);
-    } else {
-      throw Value{value, where}.not_a("an object");
+class Collector {
+ public:
+  Collector(std::string source, Given& given) : source_(std::move(source)), given_(given) {}
+
+  /// All values of an object and the objects in it. `section` is its own name, `written` what stands in the
+  /// file.
+  void collect(const json& object, const std::string& section, const std::string& written) {
+    for (const auto& [name, value] : object.items()) {
+      if (name.starts_with('_') || name.starts_with("//")) continue;
+      const std::string name_written = written.empty() ? name : written + "." + name;
+      if (name.find('.') != std::string::npos) {  // it would look like a key of another object
+        throw refuse(fmt::format("{}: unknown key \"{}\"", source_, name_written),
+                     "write objects in objects, not names with dots");
+      }
+      take(value, canonical(section.empty() ? name : section + "." + name), name_written);
     }
   }
-}
 
-/// What was typed: a number where it is one, else a word.
-Value from_flag(const ConfigOverride& given) {
-  json value = json::parse(given.value, nullptr, /*allow_exceptions=*/false);
-  if (!value.is_number() && !value.is_boolean()) value = given.value;
-  return {std::move(value), given.flag, given.value};
+ private:
+  void take(const json& value, const std::string& path, const std::string& written) {
+    const std::string where = fmt::format("{}: {}", source_, written);
+    // DeepSpeed's "auto" is an absent key; our own keys have no such word, but for one of their values.
+    const bool absent = value.is_null() || (value == "auto" && !path.starts_with("spillway."));
+    if (take_old_switch(value, path, where, absent)) return;
+    if (const KeyInfo* other = find_other(path)) {
+      if (absent) return;
+      if (other->effect == KeyEffect::ignored) {
+        given_.ignored.push_back(written);
+      } else if (is_switched_on(value)) {
+        throw refuse(fmt::format("{} is switched on, and not supported: {}", where, other->help),
+                     "switch it off or leave it out");
+      }
+    } else if (const Key* key = find_key(path)) {
+      if (absent) return;
+      add(path, Value{value, where}, written);
+      if (key->info.effect == KeyEffect::later && is_switched_on(value)) given_.later.push_back(written);
+    } else if (sections().contains(path)) {
+      if (absent) return;
+      if (!value.is_object()) throw Value{value, where}.not_a("an object");
+      collect(value, path, written);
+    } else {
+      given_.unknown.push_back(written);
+    }
+  }
+
+  /// "cpu_offload": true of old files.
+  bool take_old_switch(const json& value, const std::string& path, const std::string& where, bool absent) {
+    const bool optimizer = path == "zero_optimization.cpu_offload";
+    if (!optimizer && path != "zero_optimization.cpu_offload_param" &&
+        path != "zero_optimization.cpu_offload_params") {
+      return false;
+    }
+    if (absent || !Value{value, where}.boolean()) return true;
+    add(optimizer ? "zero_optimization.offload_optimizer.device" : "zero_optimization.offload_param.device",
+        Value{"cpu", where}, path);
+    return true;
+  }
+
+  void add(const std::string& path, Value value, const std::string& written) {
+    const auto [before, fresh] = given_.names.emplace(path, written);
+    if (!fresh) {
+      throw refuse(fmt::format("{}: {} and {} are two names of one thing", source_, before->second, written),
+                   "keep one of the two");
+    }
+    given_.values.insert_or_assign(path, std::move(value));
+  }
+
+  std::string source_;
+  Given& given_;
+};
+
+/// What was typed stands before the file's; a list key typed several times is a list.
+void take_flags(std::span<const ConfigOverride> overrides, Given& given) {
+  std::set<std::string> typed_before;
+  for (const ConfigOverride& one : overrides) {
+    const Key* key = find_key(one.key);
+    if (key == nullptr) throw std::logic_error("parse_config: no key " + one.key);
+    const bool again = !typed_before.insert(one.key).second;
+    if (!key->is_list) {
+      given.values.insert_or_assign(one.key, from_flag(one));
+      continue;
+    }
+    if (!again) given.values.insert_or_assign(one.key, Value{json::array(), one.flag});
+    given.values.at(one.key).value.push_back(one.value);
+  }
 }
 
 void resolve_batch(Draft& d) {
   Config& c = d.config;
+  const auto number = [](const std::optional<Value>& v) { return v->integer(1, kMostSequences); };
   // train = micro x accumulation x world, the world being one rank.
-  const std::int64_t accumulation = d.accumulation.value_or(
-      d.train_batch && d.micro_batch ? std::max<std::int64_t>(*d.train_batch / *d.micro_batch, 1) : 1);
-  const std::int64_t micro =
-      d.micro_batch.value_or(d.train_batch ? std::max<std::int64_t>(*d.train_batch / accumulation, 1) : 1);
+  const std::int64_t accumulation =
+      d.accumulation ? number(d.accumulation)
+      : d.train_batch && d.micro_batch
+          ? std::max<std::int64_t>(number(d.train_batch) / number(d.micro_batch), 1)
+          : 1;
+  const std::int64_t micro = d.micro_batch   ? number(d.micro_batch)
+                             : d.train_batch ? std::max<std::int64_t>(number(d.train_batch) / accumulation, 1)
+                                             : 1;
   const std::int64_t product = micro * accumulation;
-  if (d.train_batch && *d.train_batch != product) {
-    throw refuse(fmt::format("{}: train_batch_size {} disagrees with train_micro_batch_size_per_gpu {} x "
-                             "gradient_accumulation_steps {} x 1 rank = {}",
-                             d.source, *d.train_batch, micro, accumulation, product),
+  if (d.train_batch && number(d.train_batch) != product) {
+    // A flag that disagrees with the file is named as it was typed.
+    const auto name = [&](const std::optional<Value>& v, std::string_view key) {
+      return v && v->typed ? v->where : std::string(key);
+    };
+    throw refuse(fmt::format("{}: train_batch_size {} disagrees with {} {} x {} {} x 1 rank = {}", d.source,
+                             number(d.train_batch), name(d.micro_batch, "train_micro_batch_size_per_gpu"),
+                             micro, name(d.accumulation, "gradient_accumulation_steps"), accumulation, product),
                  "give two of the three; the third follows");
   }
   if (product > kMostSequences) {
@@ -362,10 +208,75 @@ void resolve_batch(Draft& d) {
   c.accumulation = static_cast<int>(accumulation);
 }
 
+void resolve_precision(Draft& d) {
+  Config& c = d.config;
+  c.precision = d.precision.value_or(DType::bf16);
+  if (d.bf16 == true && d.fp16 == true) {
+    throw refuse(fmt::format("{}: bf16.enabled and fp16.enabled are both true", d.source),
+                 "keep one of the two");
+  }
+  if ((d.bf16 == true || d.fp16 == true) && c.precision == DType::fp32) {
+    throw refuse(fmt::format("{}: {} true and spillway.precision fp32 contradict each other", d.source,
+                             d.bf16 == true ? "bf16.enabled" : "fp16.enabled"),
+                 "leave one of the two out");
+  }
+  if (d.precision || d.bf16 == true) return;
+  if (d.fp16 == true) {
+    c.notes.push_back(
+        "asked for fp16: the engine computes in bf16, which has the range of fp32 and needs no loss scale");
+  } else if (d.bf16 == false) {
+    c.notes.push_back(
+        "asked for fp32 (bf16 is off): the engine computes in bf16, with fp32 masters and sums; "
+        "spillway.precision fp32 is the slow reference");
+  }
+  c.assumed.push_back("spillway.precision = \"bf16\"");
+}
+
+void resolve_schedule(Draft& d) {
+  ScheduleConfig& s = d.config.schedule;
+  if (!d.scheduler) {
+    if (d.scheduler_parameters.empty()) return;
+    throw refuse(fmt::format("{}: scheduler.params without scheduler.type", d.source),
+                 "the schedulers are WarmupLR, WarmupDecayLR and WarmupCosineLR");
+  }
+  s.kind = *d.scheduler;
+  const bool cosine = s.kind == ScheduleKind::warmup_cosine, decays = s.kind != ScheduleKind::warmup;
+  for (const std::string& parameter : d.scheduler_parameters) {
+    const bool of_cosine = parameter == "warmup_min_ratio" || parameter == "cos_min_ratio";
+    const bool of_rate = parameter == "warmup_min_lr" || parameter == "warmup_max_lr";
+    const bool of_decay = parameter == "total_num_steps";
+    if ((of_cosine && !cosine) || (of_rate && cosine) || (of_decay && !decays)) {
+      constexpr const char* names[] = {"", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR"};
+      throw refuse(fmt::format("{}: scheduler.params.{} is no parameter of {}", d.source, parameter,
+                               names[static_cast<int>(s.kind)]),
+                   of_cosine  ? "it belongs to WarmupCosineLR"
+                   : of_decay ? "it belongs to WarmupDecayLR and WarmupCosineLR"
+                              : "it belongs to WarmupLR and WarmupDecayLR");
+    }
+  }
+  const auto settle = [&]<class T>(std::string_view name, const std::optional<T>& given, T otherwise) {
+    if (!given)
+      d.config.assumed.push_back(fmt::format("scheduler.params.{} = {}", name, json(otherwise).dump()));
+    return given.value_or(otherwise);
+  };
+  s.warmup_steps = settle("warmup_num_steps", d.warmup_steps, std::int64_t{0});
+  if (!cosine) {
+    s.minimum = settle("warmup_min_lr", d.warmup_minimum, 0.0);
+    s.maximum = settle("warmup_max_lr", d.warmup_maximum, d.config.optimizer.learning_rate);
+  }
+  if (decays) {
+    s.total_steps = settle("total_num_steps", d.total_steps, d.config.steps);
+    if (s.total_steps < s.warmup_steps) {
+      throw refuse(fmt::format("{}: scheduler.params.total_num_steps {} is less than warmup_num_steps {}",
+                               d.source, s.total_steps, s.warmup_steps),
+                   "train for more steps, or warm up for fewer");
+    }
+  }
+}
+
 void resolve(Draft& d) {
   Config& c = d.config;
   resolve_batch(d);
-
   // As in DeepSpeed: "Adam" is AdamW unless adam_w_mode says otherwise.
   c.optimizer.decoupled = d.adam_w_mode.value_or(true);
   if (d.optimizer_type == "adamw" && !c.optimizer.decoupled) {
@@ -374,29 +285,28 @@ void resolve(Draft& d) {
                     d.source),
         "for L2 regularisation write optimizer.type Adam with adam_w_mode false");
   }
-
-  c.precision = d.precision.value_or(DType::bf16);
-  if (d.bf16 == true && c.precision == DType::fp32) {
-    throw refuse(
-        fmt::format("{}: bf16.enabled true and spillway.precision fp32 contradict each other", d.source),
-        "leave one of the two out");
-  }
-  if (d.bf16 == false && !d.precision) {
-    c.assumed.push_back("spillway.precision = bf16 (bf16 is off in the file, and the engine computes in it)");
-  }
-
+  resolve_precision(d);
+  resolve_schedule(d);
   for (const auto& [name, flag, tier, path] :
        {std::tuple{"offload_optimizer", "--offload-optimizer", c.optimizer_tier, &c.optimizer_nvme_path},
         std::tuple{"offload_param", "--offload-parameters", c.parameter_tier, &c.parameter_nvme_path}}) {
     if (tier == Tier::nvme && path->empty()) {
-      throw refuse(
-          fmt::format("{}: zero_optimization.{}.device is nvme, but no directory for it is given", d.source,
-                      name),
-          fmt::format("set zero_optimization.{}.nvme_path or give --nvme-path DIR, or place it elsewhere with "
-                      "{} host",
-                      name, flag));
+      throw refuse(fmt::format("{}: zero_optimization.{}.device is nvme, but no directory for it is given",
+                               d.source, name),
+                   fmt::format("set zero_optimization.{}.nvme_path or give --nvme-path DIR, or place it "
+                               "elsewhere with {} host",
+                               name, flag));
     }
   }
+}
+
+void note_without_effect(const Given& given, Config& config) {
+  const auto note = [&](const std::vector<std::string>& keys, std::string_view what) {
+    if (!keys.empty()) config.notes.push_back(fmt::format("{}: {}", what, fmt::join(keys, ", ")));
+  };
+  note(given.later, "without an effect as yet");
+  note(given.ignored, "without an effect here");
+  note(given.unknown, "unknown keys, allowed");
 }
 
 }  // namespace
@@ -405,26 +315,33 @@ Config parse_config(std::string_view text, std::string_view source, const Config
   const json document = parse_json(text, source);
   Draft draft;
   draft.source = source;
+  draft.models = options.models;
   if (!document.is_object())
     throw Value{document, draft.source}.not_a("an object with the configuration's keys");
-  Values values;
-  collect(document, "", draft.source, values);
-  for (const auto& given : options.overrides) {
-    if (find_key(given.key) == nullptr) throw std::logic_error("parse_config: no key " + given.key);
-    values.insert_or_assign(given.key, from_flag(given));
-  }
+  Given given;
+  Collector(draft.source, given).collect(document, "", "");
+  take_flags(options.overrides, given);
 
-  for (const Key& key : keys()) {
-    if (const auto found = values.find(key.path); found != values.end()) key.read(found->second, draft);
+  for (const Key& key : used_keys()) {
+    if (const auto found = given.values.find(key.info.path); found != given.values.end()) {
+      key.read(found->second, draft);
+    }
+  }
+  // After the values: where an optimizer is not known, its parameters are not either, and matter less.
+  if (!given.unknown.empty() && !options.allow_unknown_keys) {
+    throw refuse(fmt::format("{}: unknown key {}", source, given.unknown.front()),
+                 hint_for_unknown(given.unknown.front()));
   }
   resolve(draft);
   // Batch sizes follow from one another: with train_batch_size given, neither of the others was assumed.
-  for (const Key& key : keys()) {
-    const bool follows = draft.train_batch && (key.path == "train_micro_batch_size_per_gpu" ||
-                                               key.path == "gradient_accumulation_steps");
-    if (!key.assumed || follows || values.contains(key.path)) continue;
-    draft.config.assumed.push_back(fmt::format("{} = {}", key.path, key.write(draft.config).dump()));
+  for (const Key& key : used_keys()) {
+    const std::string& path = key.info.path;
+    const bool follows = draft.train_batch &&
+                         (path == "train_micro_batch_size_per_gpu" || path == "gradient_accumulation_steps");
+    if (!key.assumed || follows || given.values.contains(path)) continue;
+    draft.config.assumed.push_back(fmt::format("{} = {}", path, key.write(draft.config).dump()));
   }
+  note_without_effect(given, draft.config);
   return draft.config;
 }
 
@@ -434,14 +351,21 @@ Config read_config(const std::string& path, const ConfigOptions& options) {
 
 std::string to_json(const Config& config) {
   json document = json::object();
-  for (const Key& key : keys()) {
+  for (const Key& key : used_keys()) {
     const json value = key.write ? key.write(config) : json();
     if (value.is_null()) continue;
-    std::string pointer = "/" + key.path;
+    std::string pointer = "/" + key.info.path;
     std::replace(pointer.begin(), pointer.end(), '.', '/');
     document[json::json_pointer(pointer)] = value;
   }
   return document.dump(2);
+}
+
+std::vector<KeyInfo> config_keys() {
+  std::vector<KeyInfo> keys;
+  for (const Key& key : used_keys()) keys.push_back(key.info);
+  keys.insert(keys.end(), other_keys().begin(), other_keys().end());
+  return keys;
 }
 
 Tier parse_tier(std::string_view word, std::string_view what) {

@@ -7,6 +7,20 @@
 namespace spillway {
 namespace {
 
+/// Control characters, which names of files and keys can have, as \x0a.
+std::string escaped(const std::string& text) {
+  std::string line;
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    if (code < 0x20 || code == 0x7f) {
+      line += fmt::format("\\x{:02x}", code);
+    } else {
+      line += c;
+    }
+  }
+  return line;
+}
+
 std::string one_line(const std::string& message, const ErrorDetail& detail) {
   std::string line = message;
   if (!detail.operation.empty()) line += fmt::format(" (operation: {}", detail.operation);
@@ -23,7 +37,7 @@ std::string one_line(const std::string& message, const ErrorDetail& detail) {
                     std::error_code(detail.error_number, std::generic_category()).message()));
   }
   if (line.size() > message.size()) line += ")";
-  return line;
+  return escaped(line);
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ struct ErrorDetail {
   std::string hint = {};       ///< what the user can do; one sentence, no full stop
 };
 
-/// what() is one line: the message, then operation, path, offset, length and the errno's text where they apply.
+/// what() is one line: the message, then operation, path, offset, length and the errno's text where they apply;
+/// control characters in them are written as \x0a.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message, ErrorDetail detail = {});

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <stdexcept>
 #include <system_error>
+#include <thread>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -77,6 +78,32 @@ Outcome run_command(const std::vector<std::string>& command) {
   waitpid(child, &status, 0);
   outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   return outcome;
+}
+
+Interrupted interrupt_command(const std::vector<std::string>& command, int signal_number,
+                              double after_seconds) {
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    posix_spawn_file_actions_addopen(&actions, stream, "/dev/null", O_RDWR, 0);
+  }
+  std::vector<char*> arguments;
+  for (const auto& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
+  arguments.push_back(nullptr);
+  pid_t child = 0;
+  const int failure = posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (failure != 0) throw std::system_error(failure, std::generic_category(), command[0]);
+  std::this_thread::sleep_for(std::chrono::duration<double>(after_seconds));
+  const auto begin = std::chrono::steady_clock::now();
+  kill(child, signal_number);
+  int status = 0;
+  while (waitpid(child, &status, WNOHANG) == 0) {
+    if (std::chrono::steady_clock::now() - begin > std::chrono::minutes(1)) kill(child, SIGKILL);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status),
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
 }
 
 Outcome run_program(const std::vector<std::string>& arguments) {

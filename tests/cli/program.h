@@ -13,6 +13,14 @@ struct Outcome {
 
 /// A command by its path or name; ends it after two minutes (exit code -9).
 Outcome run_command(const std::vector<std::string>& command);
+/// Starts a command without a terminal and with its output thrown away, sends it the signal after so long, and
+/// waits for its end: its exit code, and the seconds it took from the signal on. The code is that of its own
+/// end where it ended before.
+struct Interrupted {
+  int exit_code = 0;  ///< -signal where a signal ended it
+  double seconds = 0;
+};
+Interrupted interrupt_command(const std::vector<std::string>& command, int signal_number, double after_seconds);
 /// The program with these arguments.
 Outcome run_program(const std::vector<std::string>& arguments);
 

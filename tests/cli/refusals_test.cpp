@@ -66,8 +66,9 @@ class Refusals : public testing::Test {
 };
 
 TEST_F(Refusals, CommandLine) {
-  refused({"train"}, 2, {"--config", "--data", "examples/decoder-tiny.json"});
-  refused({"train", "--data", text_}, 2, {"--config"});
+  refused({"train"}, 2, {"--model decoder-tiny", "--data"});
+  refused({"train", "--data", text_}, 2, {"no model", "--model"});
+  refused({"train", "--model", "decoder-tiny"}, 2, {"--data"});
   refused(with({}), 2, {"--data"});
   refused({"tran"}, 2, {"tran", "spillway --help"});
   refused(whole({"--stepz", "3"}), 2, {"--stepz", "spillway train --help"});
@@ -210,7 +211,7 @@ TEST_F(Refusals, Models) {
           2, {"33554432 tokens", "16777216", "train_micro_batch_size_per_gpu"});
   refused(model("model_type", "convnet"), 2, {"model_type"});
   refused(whole({}, config([](auto& c) { c["spillway"]["model"].erase("n_embd"); })), 2, {"n_embd"});
-  refused(whole({}, config([](auto& c) { c["spillway"]["model"] = "{}"; })), 4, {"{}"});
+  refused(whole({}, config([](auto& c) { c["spillway"]["model"] = "{}"; })), 2, {"{}", "decoder-tiny"});
 }
 
 TEST_F(Refusals, OutputFilesBeforeAnythingElse) {

@@ -5,7 +5,7 @@
 #include "../../core/config.h"
 #include "../../core/host_device.h"
 #include "../../models/decoder.h"
-#include "../../models/text_data.h"
+#include "../../models/token_data.h"
 #include "../../offload/engine.h"
 #include "../../offload/weights_hash.h"
 #include "program.h"
@@ -82,7 +82,7 @@ class Rules : public testing::Test {
                             .decoupled = decoupled};
     AdamHyper biases_and_norms = weights;
     biases_and_norms.weight_decay = 0;
-    const models::TextData data({text_}, kLength);
+    const models::TokenData data({text_}, {.length = kLength, .vocabulary = 256});
     std::vector<std::int32_t> tokens(kSequences * kLength), targets(tokens.size());
     std::int64_t next = 0;
     for (std::int64_t step = 0; step < kSteps; ++step) {

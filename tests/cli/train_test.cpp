@@ -86,7 +86,8 @@ TEST_F(Train, PeaksAreThePlanByName) {
       const json& measured = result.at("tiers").at(tier);
       EXPECT_EQ(measured.at("by_name"), measured.at("planned_by_name")) << place << " " << tier;
       EXPECT_EQ(measured.at("peak_bytes"), measured.at("planned_bytes")) << place << " " << tier;
-      EXPECT_TRUE(measured.at("budget_bytes").is_null());
+      // What is free on the machine; a drive has been asked when the space was reserved.
+      EXPECT_EQ(measured.at("budget_bytes").is_null(), tier == "nvme");
     }
     EXPECT_EQ(result.at("tiers").at("nvme").at("peak_bytes") > 0, place == "nvme");
   }

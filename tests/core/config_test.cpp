@@ -157,7 +157,7 @@ TEST(Config, RefusalsNameKeyValueAndWhatIsAllowed) {
       {R"({"optimizer": {"params": {"betas": 0.9}}})",
        "run.json: optimizer.params.betas: 0.9 is not two numbers from 0 to below 1"},
       {R"({"optimizer": {"type": "Lion"}})",
-       "run.json: optimizer.type: \"Lion\" is not an optimizer that is built in: Adam or AdamW"},
+       "run.json: optimizer.type: \"Lion\" is not an optimizer that is built in | the optimizers are Adam and AdamW"},
       {R"({"optimizer": "AdamW"})", "run.json: optimizer: \"AdamW\" is not an object"},
       {R"({"bf16": {"enabled": 1}})", "run.json: bf16.enabled: 1 is not true or false"},
       {R"({"zero_optimization": {"stage": 4}})",
@@ -180,7 +180,7 @@ TEST(Config, RefusalsNameKeyValueAndWhatIsAllowed) {
       {R"({"spillway": {"precision": "fp16"}})", "run.json: spillway.precision: \"fp16\" is not bf16 or fp32"},
       {R"({"spillway": {"precision": "auto"}})", "run.json: spillway.precision: \"auto\" is not bf16 or fp32"},
       {R"({"spillway": {"model": 3}})",
-       "run.json: spillway.model: 3 is not a path, or an object with the model's keys"},
+       "run.json: spillway.model: 3 is not a model's name, a path, or an object with the model's keys"},
   };
   for (const auto& [text, message] : table) EXPECT_EQ(refusal(text), message);
 }

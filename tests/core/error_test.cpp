@@ -19,6 +19,13 @@ TEST(Error, TheLineHoldsWhatIsKnownAndNothingElse) {
       "cannot write (operation: write, path: /x, offset: 0, length: 4096, errno 28: No space left on device)");
 }
 
+TEST(Error, TheLineIsOneWhateverAFileOrKeyIsCalled) {
+  EXPECT_STREQ(
+      Error(ErrorKind::configuration, "unknown key a\nb\x1b[2J\x7f", {.path = "/t\tab/\xc3\xa9"}).what(),
+      R"(unknown key a\x0ab\x1b[2J\x7f (path: /t\x09ab/)"
+      "\xc3\xa9)");
+}
+
 TEST(Error, KeepsItsKindAndDetailWhenThrown) {
   try {
     throw Error(ErrorKind::resources, "no memory", {.length = 7, .hint = "less of it"});

@@ -1,0 +1,200 @@
+// The flags of spillway train.
+#include "train.h"
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+namespace spillway::cli {
+namespace {
+
+/// A flag that stands before keys of the configuration.
+struct Flag {
+  const char* names;
+  std::vector<std::string> keys;
+  const char* type;
+  const char* help;
+  const char* group;
+  bool repeats = false;  ///< may be given several times, or with several values
+};
+
+constexpr const char* kWhat = "What is trained";
+constexpr const char* kHow = "How";
+constexpr const char* kWhere = "Where state lives";
+constexpr const char* kThreads = "Threads";
+constexpr const char* kOutput = "What is written";
+
+const std::vector<Flag>& flags() {
+  static const std::vector<Flag> all = {
+      {"--model",
+       {"spillway.model"},
+       "MODEL",
+       "decoder-tiny, decoder-25m, gpt2, gpt2-medium, gpt2-large or gpt2-xl; the path of a model's "
+       "configuration; or a directory that holds a config.json",
+       kWhat},
+      {"--data",
+       {"spillway.data"},
+       "FILE ...",
+       "What to train on: text, read as bytes, or token files; patterns such as 'shard-*.bin' too",
+       kWhat,
+       true},
+      {"--eval-data",
+       {"spillway.eval_data"},
+       "FILE ...",
+       "What to measure the loss on, without training on it",
+       kWhat,
+       true},
+      {"--eval-every",
+       {"spillway.eval_every"},
+       "N",
+       "Measure it after every N steps (after the last one only)",
+       kWhat},
+      {"--tokens",
+       {"spillway.tokens"},
+       "TYPE",
+       "What data files hold: uint16 or uint32 without a header, or bytes (by llm.c's header, else bytes)",
+       kWhat},
+      {"--vocab", {"spillway.vocab"}, "N", "The vocabulary, in the place of the model's vocab_size", kWhat},
+      {"--sequence-length",
+       {"spillway.sequence_length"},
+       "N",
+       "Tokens of a sequence (the model's positions)",
+       kWhat},
+      {"--seed",
+       {"spillway.seed"},
+       "N",
+       "Of the first weights, the order of the data and the sample (1234)",
+       kWhat},
+
+      {"--steps", {"spillway.steps"}, "N", "Updates to make (100)", kHow},
+      {"--lr", {"optimizer.params.lr"}, "X", "The learning rate (0.001)", kHow},
+      {"--batch-size", {"train_micro_batch_size_per_gpu"}, "N", "Sequences computed at once (1)", kHow},
+      {"--accumulation",
+       {"gradient_accumulation_steps"},
+       "N",
+       "Micro-batches of that size that make a step (1)",
+       kHow},
+      {"--stage",
+       {"zero_optimization.stage"},
+       "N",
+       "ZeRO stage, 0 to 3: what several ranks would partition (3)",
+       kHow},
+      {"--state-format",
+       {"spillway.state_format"},
+       "FORMAT",
+       "How the optimizer's state is stored: fp32 (fp32)",
+       kHow},
+
+      {"--offload-optimizer",
+       {"zero_optimization.offload_optimizer.device"},
+       "TIER",
+       "Where the optimizer's state lives: device, host or nvme (device). none and cpu mean device and host",
+       kWhere},
+      {"--offload-parameters,--offload-param",
+       {"zero_optimization.offload_param.device"},
+       "TIER",
+       "Where parameters live while no layer needs them (device)",
+       kWhere},
+      {"--nvme-path",
+       {"zero_optimization.offload_optimizer.nvme_path", "zero_optimization.offload_param.nvme_path"},
+       "DIR",
+       "A directory on the drive for what lives on nvme; nothing stays in it",
+       kWhere},
+      {"--device-memory",
+       {"spillway.device_memory"},
+       "SIZE",
+       "What may be used of the device's memory, such as 40M or 1.5GiB (what is free, less a margin)",
+       kWhere},
+      {"--host-memory", {"spillway.host_memory"}, "SIZE", "The same for host memory", kWhere},
+
+      {"--update-threads",
+       {"spillway.update_threads"},
+       "N",
+       "Threads of the optimizer (all processors)",
+       kThreads},
+      {"--device-threads",
+       {"spillway.device_threads"},
+       "N",
+       "Threads of the host device (all processors)",
+       kThreads},
+  };
+  return all;
+}
+
+constexpr const char* kFooter =
+    "Parameters are on the device only while a layer needs them; they and the optimizer's state live in the "
+    "tier that\n"
+    "you choose. That changes the speed, never the result: the weights are the same, bit by bit.\n\n"
+    "The configuration is DeepSpeed's JSON, with our own keys under \"spillway\"; docs/configuration.md lists "
+    "them all.\n"
+    "A flag overrides the configuration file. Sizes: 40M and 40MiB are 40 x 2^20 bytes, 40MB 40 x 10^6.\n\n"
+    "Examples\n"
+    "  spillway train --model decoder-tiny --data README.md --steps 20\n"
+    "      a model of under a million parameters, all of it in memory; no configuration is needed\n"
+    "  spillway train --config examples/decoder-25m.json --data /usr/share/games/fortunes/literature\n"
+    "                 --nvme-path /mnt/nvme --device-memory 33M --json result.json\n"
+    "      25 million parameters on a device that has no room for them\n"
+    "  spillway train --config ds_config.json --model gpt2 --data 'train-*.bin' --eval-data val.bin "
+    "--eval-every 50\n"
+    "                 --lr 3e-4 --metrics run.jsonl\n"
+    "      a DeepSpeed file with its \"auto\" values, GPT-2's vocabulary in llm.c's token files\n"
+    "  spillway train --model gpt2-xl --offload-optimizer nvme --offload-parameters cpu --nvme-path /mnt/nvme "
+    "--dry-run\n"
+    "      what that would occupy and write, and the placement that moves least; nothing is trained";
+
+}  // namespace
+
+CLI::App* add_train(CLI::App& program, TrainOptions& options) {
+  CLI::App* train =
+      program.add_subcommand("train", "Train a model, spilling what does not fit to host memory or NVMe");
+  train->get_formatter()->column_width(34);
+  train
+      ->add_option("--config", options.config,
+                   "The configuration: DeepSpeed's JSON, our own keys under \"spillway\"")
+      ->option_text("FILE")
+      ->group(kWhat);
+  const auto add = [&](const Flag& flag) {
+    const auto keep = [&options, &flag](const std::string& value) {
+      // The flag as it is called first: --offload-parameters, whatever its other names.
+      const std::string_view names = flag.names;
+      const std::string name(names.substr(0, names.find(',')));
+      for (const auto& key : flag.keys) options.overrides.push_back({key, value, name});
+    };
+    CLI::Option* option = flag.repeats ? train->add_option_function<std::vector<std::string>>(
+                                             flag.names,
+                                             [keep](const std::vector<std::string>& values) {
+                                               for (const auto& value : values) keep(value);
+                                             },
+                                             flag.help)
+                                       : train->add_option_function<std::string>(flag.names, keep, flag.help);
+    option->option_text(flag.type)->group(flag.group);
+  };
+  for (const Flag& flag : flags()) add(flag);
+  train->add_option("--device", options.device, "The device that computes: host")
+      ->option_text("DEVICE (host)")
+      ->group(kWhere);
+  train
+      ->add_flag("--allow-unknown-keys", options.allow_unknown_keys,
+                 "An unknown key of the file is noted, not refused")
+      ->group(kHow);
+  train
+      ->add_flag("--dry-run", options.dry_run,
+                 "Print what the run would occupy and write, and end: 0 where it fits, 3 where not")
+      ->group(kOutput);
+  train->add_option("--json", options.json, "The result with all settings, as JSON")
+      ->option_text("FILE")
+      ->group(kOutput);
+  train
+      ->add_option("--metrics", options.metrics,
+                   "A line of JSON for every step, while it runs (scripts/plot_metrics.py draws it)")
+      ->option_text("FILE.jsonl")
+      ->group(kOutput);
+  train
+      ->add_option("--trace", options.trace,
+                   "What happened when, and which buffer lived where (opens in Perfetto)")
+      ->option_text("FILE")
+      ->group(kOutput);
+  train->footer(kFooter);
+  return train;
+}
+
+}  // namespace spillway::cli

@@ -1,0 +1,132 @@
+#include "setup.h"
+
+#include "../core/error.h"
+#include "../core/machine.h"
+#include "../core/size.h"
+#include "../models/named_models.h"
+#include "../offload/traffic.h"
+#include "text.h"
+
+#include <cerrno>
+#include <map>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+namespace spillway::cli {
+namespace {
+
+std::string model_names() {
+  std::vector<std::string> names;
+  for (const NamedModel& model : models::named_models()) names.push_back(model.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+models::DecoderConfig read_model(const Config& config) {
+  models::DecoderConfig model = models::parse_decoder_config(config.model, config.model_source);
+  if (config.vocabulary > 0) model.vocabulary = config.vocabulary;
+  if (config.sequence_length > model.positions) {
+    throw Error(ErrorKind::configuration,
+                fmt::format("spillway.sequence_length {} is more than the {} positions of the model ({})",
+                            config.sequence_length, model.positions, config.model_source),
+                {.hint = "shorten the sequences (--sequence-length), or raise n_positions of the model"});
+  }
+  return model;
+}
+
+void settle_threads(Config& config) {
+  const int processors = available_processors();
+  for (const auto& [key, threads] : {std::pair{"device_threads", &config.device_threads},
+                                     std::pair{"update_threads", &config.update_threads}}) {
+    if (*threads > 0) continue;
+    *threads = processors;
+    config.assumed.push_back(fmt::format("spillway.{} = {} (the processors of this process)", key, processors));
+  }
+}
+
+/// The host device's memory is the host's: both tiers take from what is free.
+void settle_memory(Config& config, Limits& limits) {
+  const MachineMemory memory = machine_memory();
+  if (memory.available > 0) {
+    limits.memory = memory_without_margin(memory.available);
+    for (const auto& [key, bytes] :
+         {std::pair{"device_memory", &config.device_memory}, std::pair{"host_memory", &config.host_memory}}) {
+      if (*bytes >= 0) continue;
+      *bytes = limits.memory;
+      config.assumed.push_back(
+          fmt::format("spillway.{} = {} ({}, less a margin)", key, format_size(limits.memory),
+                      memory.is_limited ? "what the container's limit leaves" : "what is free"));
+    }
+  }
+  limits.device = config.device_memory;
+  limits.host = config.host_memory;
+}
+
+/// Free bytes of the file systems that hold the directories, each once; a limit for what can be placed there.
+std::int64_t free_on_drives(const Config& config) {
+  std::map<dev_t, std::int64_t> free;
+  for (const auto& [tier, path] : {std::pair{config.optimizer_tier, &config.optimizer_nvme_path},
+                                   std::pair{config.parameter_tier, &config.parameter_nvme_path}}) {
+    if (path->empty()) continue;
+    struct stat status {};
+    struct statvfs system {};
+    if (stat(path->c_str(), &status) != 0 || statvfs(path->c_str(), &system) != 0) {
+      if (tier != Tier::nvme) continue;
+      throw Error(ErrorKind::io, "the directory for what lives on nvme cannot be used",
+                  {.operation = "stat", .path = *path, .error_number = errno});
+    }
+    free[status.st_dev] = static_cast<std::int64_t>(system.f_bavail * system.f_frsize);
+  }
+  std::int64_t sum = 0;
+  for (const auto& [device, bytes] : free) sum += bytes;
+  return free.empty() ? -1 : sum;
+}
+
+}  // namespace
+
+Setup prepare(const TrainOptions& options) {
+  const ConfigOptions reading{.overrides = options.overrides,
+                              .models = models::named_models(),
+                              .allow_unknown_keys = options.allow_unknown_keys};
+  Config config = options.config.empty() ? parse_config("{}", "the command line", reading)
+                                         : read_config(options.config, reading);
+  if (config.model.empty()) {
+    throw Error(
+        ErrorKind::configuration,
+        options.config.empty()
+            ? "there is no model to train"
+            : fmt::format("{}: spillway.model is missing: there is nothing to train", options.config),
+        {.hint = fmt::format("give --model NAME ({}), or a file with a model's configuration", model_names())});
+  }
+  const models::DecoderConfig model = read_model(config);
+  if (config.sequence_length == 0) {
+    config.sequence_length = model.positions;
+    config.assumed.push_back(
+        fmt::format("spillway.sequence_length = {} (the model's positions)", model.positions));
+  }
+  settle_threads(config);
+  const models::Batch batch{.sequences = config.micro_batch, .length = config.sequence_length};
+  Limits limits;
+  settle_memory(config, limits);
+  // A run reserves its space on the drive at once, and is refused there; a dry run reserves nothing.
+  if (options.dry_run) limits.nvme = free_on_drives(config);
+  Layout layout =
+      models::decoder_layout(model, batch, config.precision, config.device_threads, config.no_decay);
+  return {std::move(config), model, batch, std::move(layout), limits};
+}
+
+void check_fits(const Setup& setup) {
+  try {
+    check_plan(setup.layout, setup.config, setup.limits);
+  } catch (const Error& error) {
+    const auto other = cheapest_placement(setup.layout, setup.config, setup.limits);
+    if (!other) throw;
+    ErrorDetail detail = error.detail();
+    detail.hint = fmt::format("{} fits; or {}", placement_flags(*other), detail.hint);
+    throw Error(error.kind(), error.what(), detail);
+  }
+}
+
+}  // namespace spillway::cli

@@ -1,0 +1,28 @@
+#pragma once
+// From what was typed to what will be run: the configuration with every value settled, the model, the layout,
+// and what the machine leaves to it. Nothing is allocated here.
+#include "../core/config.h"
+#include "../models/decoder.h"
+#include "../offload/layout.h"
+#include "../offload/plan.h"
+#include "train.h"
+
+namespace spillway::cli {
+
+struct Setup {
+  Config config;  ///< nothing left open; what was settled here stands in `assumed`
+  models::DecoderConfig model;
+  models::Batch batch;
+  Layout layout;
+  Limits limits;  ///< of the configuration and the machine
+
+  std::int64_t tokens_a_step() const { return batch.tokens() * config.accumulation; }
+};
+
+/// Throws Error for everything that is wrong with it, short of what does not fit.
+Setup prepare(const TrainOptions& options);
+
+/// Throws Error (resources) with the placement that fits, where the one chosen does not.
+void check_fits(const Setup& setup);
+
+}  // namespace spillway::cli

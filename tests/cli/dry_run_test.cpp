@@ -1,0 +1,114 @@
+// spillway train --dry-run says what a run would be, and a run is that.
+#include "program.h"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace spillway::cli {
+namespace {
+
+using nlohmann::json;
+
+class DryRun : public testing::Test {
+ protected:
+  Outcome run(std::vector<std::string> arguments, bool dry = true) {
+    arguments.insert(arguments.begin(), "train");
+    if (dry) arguments.push_back("--dry-run");
+    arguments.insert(arguments.end(), {"--json", scratch_.path("result.json")});
+    return run_program(arguments);
+  }
+  json row() const { return json::parse(read_file(scratch_.path("result.json"))).at(0); }
+
+  Scratch scratch_;
+};
+
+TEST_F(DryRun, PlansWhatTheRunOccupiesAndWrites) {
+  const std::vector<std::string> arguments{
+      "--config", example("decoder-tiny.json"), "--nvme-path", scratch_.root(), "--steps", "3"};
+  const Outcome outcome = run(arguments);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json planned = row();
+  EXPECT_EQ(scratch_.names(), std::vector<std::string>{scratch_.path("result.json")});
+  auto with_data = arguments;
+  with_data.insert(with_data.end(), {"--data", scratch_.write("text.txt", sample_text())});
+  ASSERT_EQ(run(with_data, false).exit_code, 0);
+  const json measured = row();
+
+  EXPECT_EQ(planned.at("command"), "train --dry-run");
+  EXPECT_EQ(planned.at("fits"), true);
+  EXPECT_EQ(planned.at("params"), measured.at("params"));
+  for (const std::string tier : {"device", "host", "nvme"}) {
+    EXPECT_EQ(planned.at("tiers").at(tier).at("planned_by_name"), measured.at("tiers").at(tier).at("by_name"))
+        << tier;
+    EXPECT_EQ(planned.at("tiers").at(tier).at("planned_bytes"), measured.at("tiers").at(tier).at("peak_bytes"))
+        << tier;
+  }
+  // Beside the steps, the first weights are written once: all of it, as a step does.
+  const std::int64_t step = planned.at("nvme_written_bytes_a_step");
+  EXPECT_GE(step, 12 * planned.at("params").get<std::int64_t>());
+  EXPECT_GE(measured.at("nvme_written_bytes"), 3 * step);
+  EXPECT_DOUBLE_EQ(planned.at("nvme_written_tb_a_1000_steps").get<double>(), static_cast<double>(step) / 1e9);
+  // All of it would fit in memory.
+  EXPECT_EQ(planned.at("cheapest").at("offload_parameters"), "device");
+  EXPECT_EQ(planned.at("cheapest").at("offload_optimizer"), "device");
+  EXPECT_EQ(planned.at("cheapest").at("state_format"), "fp32");
+  for (const std::string part :
+       {"TB for every 1,000 steps", "largest", "unit layer.", "cheapest",
+        "--offload-parameters device --offload-optimizer device --state-format fp32", "nothing was trained"}) {
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << part;
+  }
+}
+
+TEST_F(DryRun, NeedsNoDataAndNoConfiguration) {
+  const Outcome outcome = run({"--model", "gpt2", "--sequence-length", "64"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(row().at("params"), 124'439'808);
+}
+
+TEST_F(DryRun, NamesThePlacementThatFitsWhereTheChosenOneDoesNot) {
+  const std::vector<std::string> limited{"--config",      example("decoder-25m.json"), "--nvme-path",
+                                         scratch_.root(), "--device-memory",           "34M"};
+  EXPECT_EQ(run(limited).exit_code, 0);
+  auto chosen = limited;
+  chosen.insert(chosen.end(), {"--offload-optimizer", "none", "--offload-param", "none"});
+  const Outcome outcome = run(chosen);
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_NE(outcome.err.find("device memory"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("--offload-parameters host --offload-optimizer host fits"), std::string::npos)
+      << outcome.err;
+  EXPECT_NE(outcome.out.find("fits        no"), std::string::npos) << outcome.out;
+  EXPECT_EQ(row().at("fits"), false);
+  EXPECT_EQ(row().at("cheapest").at("offload_optimizer"), "host");
+  // And that one does.
+  auto other = limited;
+  other.insert(other.end(), {"--offload-optimizer", "host", "--offload-parameters", "host"});
+  EXPECT_EQ(run(other).exit_code, 0);
+}
+
+TEST_F(DryRun, SaysWhatWouldDoWhereNothingFits) {
+  const Outcome outcome =
+      run({"--config", example("decoder-25m.json"), "--nvme-path", scratch_.root(), "--device-memory", "1M"});
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_NE(outcome.out.find("no placement fits"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.err.find("the smallest of all placements is"), std::string::npos) << outcome.err;
+  EXPECT_TRUE(row().at("cheapest").is_null());
+}
+
+TEST_F(DryRun, ADriveWithoutSpaceDoesNotFit) {
+  // 1.5 TB of state at least, which no drive of a test has free.
+  const Outcome outcome =
+      run({"--config", example("decoder-tiny.json"), "--nvme-path", scratch_.root(), "--vocab", "1000000000"});
+  EXPECT_EQ(outcome.exit_code, 3) << outcome.out;
+}
+
+TEST_F(DryRun, ADirectoryThatIsNotThereIsAnError) {
+  const Outcome outcome = run({"--config", example("decoder-tiny.json"), "--nvme-path", scratch_.path("gone")});
+  EXPECT_EQ(outcome.exit_code, 4);
+  EXPECT_NE(outcome.err.find("gone"), std::string::npos) << outcome.err;
+}
+
+}  // namespace
+}  // namespace spillway::cli
