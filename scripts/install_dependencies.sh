@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building, testing and the demonstration need. Made for Debian 12 (bookworm). Safe to run again:
-# nothing happens where everything is there.
+# install_dependencies.sh [PACKAGE...]: installs what building, testing and the demonstration need, and the packages
+# named. Made for Debian 12 (bookworm). Safe to run again: nothing happens where everything is there.
 set -euo pipefail
 
 distribution=$(. /etc/os-release 2>/dev/null && echo "${ID:-unknown} ${VERSION_ID:-}" || echo unknown)
@@ -17,6 +17,7 @@ packages=(
   liburing-dev
   libgtest-dev libbenchmark-dev
   fortunes # the English text of the demonstration
+  "$@"
 )
 
 missing=()
