@@ -329,7 +329,7 @@ Config parse_config(std::string_view text, std::string_view source, const Config
   }
   // After the values: where an optimizer is not known, its parameters are not either, and matter less.
   if (!given.unknown.empty() && !options.allow_unknown_keys) {
-    throw refuse(fmt::format("{}: unknown key {}", source, given.unknown.front()),
+    throw refuse(fmt::format("{}: unknown key {:.200}", source, given.unknown.front()),
                  hint_for_unknown(given.unknown.front()));
   }
   resolve(draft);

@@ -157,7 +157,8 @@ TEST(Config, RefusalsNameKeyValueAndWhatIsAllowed) {
       {R"({"optimizer": {"params": {"betas": 0.9}}})",
        "run.json: optimizer.params.betas: 0.9 is not two numbers from 0 to below 1"},
       {R"({"optimizer": {"type": "Lion"}})",
-       "run.json: optimizer.type: \"Lion\" is not an optimizer that is built in | the optimizers are Adam and AdamW"},
+       "run.json: optimizer.type: \"Lion\" is not an optimizer that is built in | the optimizers are Adam and "
+       "AdamW"},
       {R"({"optimizer": "AdamW"})", "run.json: optimizer: \"AdamW\" is not an object"},
       {R"({"bf16": {"enabled": 1}})", "run.json: bf16.enabled: 1 is not true or false"},
       {R"({"zero_optimization": {"stage": 4}})",
