@@ -120,8 +120,7 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
   std::size_t smallest = std::max<std::size_t>(word.size() / 3, 1) + 1;
   for (const auto& candidate : candidates) {
     // A word may be as long as a file; no distance is smaller than the difference in length.
-    const auto [shorter, longer] = std::minmax(word.size(), candidate.size());
-    if (longer - shorter >= smallest) continue;
+    if (std::max(word.size(), candidate.size()) - std::min(word.size(), candidate.size()) >= smallest) continue;
     if (const std::size_t distance = edit_distance(word, candidate); distance < smallest) {
       smallest = distance;
       best = candidate;
