@@ -120,25 +120,36 @@ const std::vector<Flag>& flags() {
   return all;
 }
 
+/// Broken at spaces, so that the column of explanations ends where the terminal does.
+std::string wrapped(std::string text) {
+  constexpr std::size_t kWidth = 68;
+  for (std::size_t begin = 0; text.size() - begin > kWidth;) {
+    const auto space = text.rfind(' ', begin + kWidth);
+    if (space == std::string::npos || space <= begin) break;
+    text[space] = '\n';
+    begin = space + 1;
+  }
+  return text;
+}
+
 constexpr const char* kFooter =
-    "Parameters are on the device only while a layer needs them; they and the optimizer's state live in the "
-    "tier that\n"
-    "you choose. That changes the speed, never the result: the weights are the same, bit by bit.\n\n"
-    "The configuration is DeepSpeed's JSON, with our own keys under \"spillway\"; docs/configuration.md lists "
-    "them all.\n"
-    "A flag overrides the configuration file. Sizes: 40M and 40MiB are 40 x 2^20 bytes, 40MB 40 x 10^6.\n\n"
+    "Parameters are on the device only while a layer needs them; they and the optimizer's state live in\n"
+    "the tier that you choose. That changes the speed, never the result: the weights are the same, bit\n"
+    "by bit.\n\n"
+    "The configuration is DeepSpeed's JSON, with our own keys under \"spillway\"; docs/configuration.md\n"
+    "lists them all. A flag overrides the configuration file. Sizes: 40M and 40MiB are 40 x 2^20 bytes,\n"
+    "40MB are 40 x 10^6.\n\n"
     "Examples\n"
     "  spillway train --model decoder-tiny --data README.md --steps 20\n"
     "      a model of under a million parameters, all of it in memory; no configuration is needed\n"
     "  spillway train --config examples/decoder-25m.json --data /usr/share/games/fortunes/literature\n"
     "                 --nvme-path /mnt/nvme --device-memory 33M --json result.json\n"
     "      25 million parameters on a device that has no room for them\n"
-    "  spillway train --config ds_config.json --model gpt2 --data 'train-*.bin' --eval-data val.bin "
-    "--eval-every 50\n"
-    "                 --lr 3e-4 --metrics run.jsonl\n"
-    "      a DeepSpeed file with its \"auto\" values, GPT-2's vocabulary in llm.c's token files\n"
-    "  spillway train --model gpt2-xl --offload-optimizer nvme --offload-parameters cpu --nvme-path /mnt/nvme "
-    "--dry-run\n"
+    "  spillway train --config ds_config.json --model gpt2 --data 'train-*.bin' --lr 3e-4\n"
+    "                 --eval-data val.bin --eval-every 50 --metrics run.jsonl\n"
+    "      a DeepSpeed file with its \"auto\" values, and llm.c's token files\n"
+    "  spillway train --model gpt2-xl --offload-optimizer nvme --offload-parameters cpu\n"
+    "                 --nvme-path /mnt/nvme --dry-run\n"
     "      what that would occupy and write, and the placement that moves least; nothing is trained";
 
 }  // namespace
@@ -146,7 +157,7 @@ constexpr const char* kFooter =
 CLI::App* add_train(CLI::App& program, TrainOptions& options) {
   CLI::App* train =
       program.add_subcommand("train", "Train a model, spilling what does not fit to host memory or NVMe");
-  train->get_formatter()->column_width(34);
+  train->get_formatter()->column_width(30);
   train
       ->add_option("--config", options.config,
                    "The configuration: DeepSpeed's JSON, our own keys under \"spillway\"")
@@ -193,6 +204,7 @@ CLI::App* add_train(CLI::App& program, TrainOptions& options) {
                    "What happened when, and which buffer lived where (opens in Perfetto)")
       ->option_text("FILE")
       ->group(kOutput);
+  for (CLI::Option* option : train->get_options()) option->description(wrapped(option->get_description()));
   train->footer(kFooter);
   return train;
 }
