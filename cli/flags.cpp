@@ -158,6 +158,7 @@ CLI::App* add_train(CLI::App& program, TrainOptions& options) {
   CLI::App* train =
       program.add_subcommand("train", "Train a model, spilling what does not fit to host memory or NVMe");
   train->get_formatter()->column_width(30);
+  train->set_version_flag("--version", "spillway " SPILLWAY_VERSION, "Print the version and end");
   train
       ->add_option("--config", options.config,
                    "The configuration: DeepSpeed's JSON, our own keys under \"spillway\"")

@@ -50,7 +50,7 @@ int run(int argc, char** argv) {
       "spillway trains models that do not fit in GPU memory: what a layer does not need just now lives in\n"
       "host memory or on NVMe."};
   program.name("spillway");
-  program.set_version_flag("--version", "spillway " SPILLWAY_VERSION);
+  program.set_version_flag("--version", "spillway " SPILLWAY_VERSION, "Print the version and end");
   program.get_formatter()->column_width(28);
   program.footer("spillway train --help explains a sub-command, with examples.");
   cli::TrainOptions train_options;
