@@ -11,7 +11,7 @@ folder = pathlib.Path(__file__).parent / "corpus" / "token"
 
 def seed(name, content, format="automatic", length=4, vocabulary=256, cut=0):
     largest = vocabulary == LARGEST
-    first = FORMATS[format] + 128 * largest
+    first = FORMATS[format] + 252 * largest
     settings = struct.pack("<BHHB", first, length - 1, 0 if largest else vocabulary - 1, cut)
     (folder / name).write_bytes(settings + content)
 
@@ -37,6 +37,9 @@ seed("uint16-raw", row("H", 40), format="uint16")
 seed("uint16-raw-two-files", row("H", 127), format="uint16", cut=128)
 seed("uint16-odd", row("H", 9) + b"x", format="uint16")
 seed("uint16-outside", row("H", 9) + b"\xff\xff", format="uint16")
+seed("uint16-just-inside", row("H", 40), format="uint16", vocabulary=40)
+seed("uint16-just-outside", row("H", 40), format="uint16", vocabulary=39)
+seed("uint32-just-outside", struct.pack("<8I", *[LARGEST] * 8), format="uint32", vocabulary=LARGEST)
 seed("uint32-raw", row("I", 40), format="uint32", vocabulary=LARGEST)
 seed("uint32-rare", struct.pack("<8I", *(LARGEST - 1 - i for i in range(8))), format="uint32", vocabulary=LARGEST)
 seed("uint16-header", header(UINT16, 33) + row("H", 33))

@@ -1,4 +1,4 @@
-// Token files of any content. The input begins with six bytes of settings: the format (128 or more: with the
+// Token files of any content. The input begins with six bytes of settings: the format (252 or more: with the
 // largest vocabulary), sequence length - 1 (uint16), vocabulary - 1 (uint16), and where the rest is cut into
 // two files (0: it is one).
 #include "../../models/token_data.h"
@@ -72,7 +72,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
   const auto format = static_cast<models::TokenFormat>(bytes[0] % 4);
   const std::int64_t length = number(1);
   // Reading counts tokens in a table of the vocabulary, so a small one is faster; a model's has 31 bits.
-  const std::int64_t vocabulary = bytes[0] >= 128 ? (std::int64_t{1} << 31) - 1 : number(3);
+  const std::int64_t vocabulary = bytes[0] >= 252 ? (std::int64_t{1} << 31) - 1 : number(3);
   const std::span content(bytes + kSettings, size - kSettings);
   const std::size_t cut = bytes[5] == 0 ? content.size() : content.size() * (bytes[5] - 1u) / 254;
 
