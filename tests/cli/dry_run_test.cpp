@@ -110,5 +110,57 @@ TEST_F(DryRun, ADirectoryThatIsNotThereIsAnError) {
   EXPECT_NE(outcome.err.find("gone"), std::string::npos) << outcome.err;
 }
 
+/// A flag with its value, and the same in a file.
+struct FlagAndKey {
+  std::vector<std::string> flag;
+  std::string key;  ///< JSON pointer
+  json value;
+};
+
+TEST_F(DryRun, EveryFlagIsItsKey) {
+  const std::string text = scratch_.write("text.txt", sample_text());
+  const std::vector<FlagAndKey> all = {
+      {{"--lr", "0.25"}, "/optimizer/params/lr", 0.25},
+      {{"--batch-size", "3"}, "/train_micro_batch_size_per_gpu", 3},
+      {{"--accumulation", "5"}, "/gradient_accumulation_steps", 5},
+      {{"--stage", "1"}, "/zero_optimization/stage", 1},
+      {{"--state-format", "fp32"}, "/spillway/state_format", "fp32"},
+      {{"--steps", "7"}, "/spillway/steps", 7},
+      {{"--seed", "9"}, "/spillway/seed", 9},
+      {{"--sequence-length", "16"}, "/spillway/sequence_length", 16},
+      {{"--vocab", "300"}, "/spillway/vocab", 300},
+      {{"--tokens", "bytes"}, "/spillway/tokens", "bytes"},
+      {{"--data", text, "--data", "b"}, "/spillway/data", {text, "b"}},
+      {{"--eval-data", text, "c"}, "/spillway/eval_data", {text, "c"}},
+      {{"--eval-every", "4"}, "/spillway/eval_every", 4},
+      {{"--offload-optimizer", "cpu"}, "/zero_optimization/offload_optimizer/device", "host"},
+      {{"--offload-parameters", "cpu"}, "/zero_optimization/offload_param/device", "host"},
+      {{"--offload-param", "host"}, "/zero_optimization/offload_param/device", "host"},
+      {{"--device-memory", "1G"}, "/spillway/device_memory", "1GiB"},
+      {{"--host-memory", "2GB"}, "/spillway/host_memory", 2'000'000'000},
+      {{"--update-threads", "3"}, "/spillway/update_threads", 3},
+      {{"--device-threads", "3"}, "/spillway/device_threads", 3},
+      {{"--model", "decoder-25m"}, "/spillway/model", "decoder-25m"},
+  };
+  // What is free changes from one run to the next.
+  const json base = {{"spillway", {{"model", "decoder-tiny"}, {"device_memory", "3G"}, {"host_memory", "3G"}}}};
+  const auto config_of = [&](const json& file, std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"--config", scratch_.write("run.json", file.dump())});
+    const Outcome outcome = run(flags);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return row().at("config");
+  };
+  const json plain = config_of(base, {});
+  for (const auto& [flag, key, value] : all) {
+    json file = base;
+    file[json::json_pointer(key)] = value;
+    const json by_flag = config_of(base, flag);
+    EXPECT_EQ(by_flag, config_of(file, {})) << flag[0];
+    if (key != "/spillway/state_format") {
+      EXPECT_NE(by_flag, plain) << flag[0];
+    }
+  }
+}
+
 }  // namespace
 }  // namespace spillway::cli
