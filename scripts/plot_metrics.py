@@ -77,8 +77,8 @@ def draw_losses(axes, runs):
 
 
 def draw_lanes(axes, rows):
-    # At most 60 groups of bars, each the mean of its steps.
-    group = -(-len(rows) // 60)
+    # At most 30 groups of bars, each the mean of its steps.
+    group = -(-len(rows) // 30)
     groups = [rows[i:i + group] for i in range(0, len(rows), group)]
     used = [lane for lane in LANES if any(row["lane_s"].get(lane, 0) > 0 for row in rows)]
     width = 0.8 / max(len(used), 1)
