@@ -32,15 +32,12 @@ struct Pipe {
   std::array<int, 2> ends{};
 };
 
-}  // namespace
-
-Outcome run_command(const std::vector<std::string>& command) {
-  Pipe out, err;
+/// Starts the command; `redirect` says where its streams go.
+template <class Redirect>
+pid_t spawn(const std::vector<std::string>& command, Redirect&& redirect) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&actions, out.ends[1], STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, err.ends[1], STDERR_FILENO);
+  redirect(actions);
   std::vector<char*> arguments;
   for (const auto& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
@@ -48,6 +45,22 @@ Outcome run_command(const std::vector<std::string>& command) {
   const int failure = posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   if (failure != 0) throw std::system_error(failure, std::generic_category(), command[0]);
+  return child;
+}
+
+int exit_code_of(int status) {
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+}  // namespace
+
+Outcome run_command(const std::vector<std::string>& command) {
+  Pipe out, err;
+  const pid_t child = spawn(command, [&](posix_spawn_file_actions_t& actions) {
+    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_adddup2(&actions, out.ends[1], STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, err.ends[1], STDERR_FILENO);
+  });
   for (Pipe* pipe : {&out, &err}) {
     close(pipe->ends[1]);
     pipe->ends[1] = -1;
@@ -76,24 +89,17 @@ Outcome run_command(const std::vector<std::string>& command) {
   }
   int status = 0;
   waitpid(child, &status, 0);
-  outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  outcome.exit_code = exit_code_of(status);
   return outcome;
 }
 
 Interrupted interrupt_command(const std::vector<std::string>& command, int signal_number,
                               double after_seconds) {
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    posix_spawn_file_actions_addopen(&actions, stream, "/dev/null", O_RDWR, 0);
-  }
-  std::vector<char*> arguments;
-  for (const auto& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
-  arguments.push_back(nullptr);
-  pid_t child = 0;
-  const int failure = posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (failure != 0) throw std::system_error(failure, std::generic_category(), command[0]);
+  const pid_t child = spawn(command, [](posix_spawn_file_actions_t& actions) {
+    for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+      posix_spawn_file_actions_addopen(&actions, stream, "/dev/null", O_RDWR, 0);
+    }
+  });
   std::this_thread::sleep_for(std::chrono::duration<double>(after_seconds));
   const auto begin = std::chrono::steady_clock::now();
   kill(child, signal_number);
@@ -102,7 +108,7 @@ Interrupted interrupt_command(const std::vector<std::string>& command, int signa
     if (std::chrono::steady_clock::now() - begin > std::chrono::minutes(1)) kill(child, SIGKILL);
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status),
+  return {exit_code_of(status),
           std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
 }
 
