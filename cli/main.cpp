@@ -27,8 +27,8 @@ constexpr int kBug = 70;
 int report(std::string_view message, std::string_view hint, int code) {
   // What was said before stands before it where both go to one place.
   std::fflush(stdout);
-  std::string text = fmt::format("error: {}\n", cli::one_line(message));
-  if (!hint.empty()) text += fmt::format("hint: {}\n", cli::one_line(hint));
+  std::string text = fmt::format("error: {}\n", on_one_line(message));
+  if (!hint.empty()) text += fmt::format("hint: {}\n", on_one_line(hint));
   std::fwrite(text.data(), 1, text.size(), stderr);
   return code;
 }

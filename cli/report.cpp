@@ -78,10 +78,16 @@ double tokens_per_second(const RunSetting& setting, const RunResult& result) {
 }
 
 std::string data_text(const models::TokenData& data) {
-  return fmt::format("{}, {}, unigram entropy {:.4f} nats",
+  return fmt::format("{}, {} in {}, unigram entropy {:.4f} nats",
                      plural(static_cast<std::int64_t>(data.files().size()), "file"),
                      data.is_text() ? format_size(data.tokens()) + " of text" : plural(data.tokens(), "token"),
-                     data.unigram_entropy());
+                     plural(data.sequences(), "sequence"), data.unigram_entropy());
+}
+
+double epochs(const RunSetting& setting) {
+  const Config& c = setting.setup.config;
+  return static_cast<double>(c.steps * c.micro_batch * c.accumulation) /
+         static_cast<double>(setting.data.sequences());
 }
 
 std::string schedule_text(const Config& config) {
@@ -109,7 +115,7 @@ std::string block(std::string_view title, const std::vector<std::string>& lines)
   if (lines.empty()) return {};
   std::string text = fmt::format("\n{}\n", title);
   for (const auto& line : lines) {
-    for (const auto& part : lines_of(one_line(line), kWidth - 4)) text += "  " + part + "\n";
+    for (const auto& part : lines_of(line, kWidth - 4)) text += "  " + part + "\n";
   }
   return text;
 }
@@ -198,8 +204,9 @@ std::string end_block(const RunSetting& setting, const RunResult& result) {
   }
 
   text += "\n" + entry("trained",
-                       fmt::format("{}, {} tokens in {}, {} tokens/s, {} TFLOP/s", plural(c.steps, "step"),
-                                   grouped(c.steps * setting.setup.tokens_a_step()), duration(result.seconds),
+                       fmt::format("{}, {} tokens ({:.3g} epochs) in {}, {} tokens/s, {} TFLOP/s",
+                                   plural(c.steps, "step"), grouped(c.steps * setting.setup.tokens_a_step()),
+                                   epochs(setting), duration(result.seconds),
                                    grouped(std::llround(tokens_per_second(setting, result))),
                                    tera(flops * tokens_per_second(setting, result))));
   text += entry("skipped", skipped_text(c.steps, result.counters.skipped_steps));
@@ -256,8 +263,7 @@ std::string json_report(const RunSetting& setting, const RunResult& result) {
               {"data_tokens", setting.data.tokens()},
               {"steps", c.steps},
               {"tokens", c.steps * setting.setup.tokens_a_step()},
-              {"epochs", static_cast<double>(c.steps * c.micro_batch * c.accumulation) /
-                             static_cast<double>(setting.data.sequences())},
+              {"epochs", epochs(setting)},
               {"loss_first", result.loss_first},
               {"loss_last", result.loss_last},
               {"eval_loss", result.eval_loss ? json(*result.eval_loss) : json()},

@@ -57,15 +57,6 @@ std::string fixed(double value, int decimals) {
   return std::isfinite(value) ? fmt::format("{:.{}f}", value, decimals) : "not finite";
 }
 
-std::string one_line(std::string_view text) {
-  std::string line(text);
-  for (char& c : line) {
-    if (const auto byte = static_cast<unsigned char>(c); byte < 0x20 || byte == 0x7f) c = ' ';
-  }
-  while (line.ends_with(' ')) line.pop_back();
-  return line;
-}
-
 std::string printable(std::span<const std::int32_t> bytes) {
   std::string text;
   for (const std::int32_t byte : bytes) {

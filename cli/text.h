@@ -18,7 +18,6 @@ std::string grouped(std::int64_t number);       ///< "24,940,800"
 std::string duration(double seconds);           ///< "0.8 s", "42 s", "2 m 31 s", "3 h 05 m"
 std::string tera(double value);                 ///< in units of 10^12, "1.23", "0.0456", or "-"
 std::string fixed(double value, int decimals);  ///< "2.3010", or "not finite"
-std::string one_line(std::string_view text);    ///< control characters, line ends among them, as spaces
 
 /// Bytes as text that no terminal takes for a command: printable ASCII and line ends as they are, everything
 /// else, and a backslash, as \xNN.

@@ -41,7 +41,7 @@ void check_options(const TrainOptions& options) {
     const bool planned = options.device == "cuda";
     throw Error(ErrorKind::usage,
                 planned ? "--device cuda is not built yet"
-                        : fmt::format("--device: there is no device '{}'", one_line(options.device)),
+                        : fmt::format("--device: there is no device '{}'", options.device),
                 {.hint = "--device host computes with this machine's own processors"});
   }
 }

@@ -302,7 +302,7 @@ void resolve(Draft& d) {
 
 void note_without_effect(const Given& given, Config& config) {
   const auto note = [&](const std::vector<std::string>& keys, std::string_view what) {
-    if (!keys.empty()) config.notes.push_back(fmt::format("{}: {}", what, fmt::join(keys, ", ")));
+    if (!keys.empty()) config.notes.push_back(on_one_line(fmt::format("{}: {}", what, fmt::join(keys, ", "))));
   };
   note(given.later, "without an effect as yet");
   note(given.ignored, "without an effect here");

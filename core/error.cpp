@@ -5,10 +5,8 @@
 #include <fmt/format.h>
 
 namespace spillway {
-namespace {
 
-/// Control characters, which names of files and keys can have, as \x0a.
-std::string escaped(const std::string& text) {
+std::string on_one_line(std::string_view text) {
   std::string line;
   for (const char c : text) {
     const auto code = static_cast<unsigned char>(c);
@@ -21,7 +19,9 @@ std::string escaped(const std::string& text) {
   return line;
 }
 
-std::string one_line(const std::string& message, const ErrorDetail& detail) {
+namespace {
+
+std::string message_of(const std::string& message, const ErrorDetail& detail) {
   std::string line = message;
   if (!detail.operation.empty()) line += fmt::format(" (operation: {}", detail.operation);
   std::string separator = detail.operation.empty() ? " (" : ", ";
@@ -37,13 +37,15 @@ std::string one_line(const std::string& message, const ErrorDetail& detail) {
                     std::error_code(detail.error_number, std::generic_category()).message()));
   }
   if (line.size() > message.size()) line += ")";
-  return escaped(line);
+  return on_one_line(line);
 }
 
 }  // namespace
 
 Error::Error(ErrorKind kind, const std::string& message, ErrorDetail detail)
-    : std::runtime_error(one_line(message, detail)), kind_(kind), detail_(std::move(detail)) {}
+    : std::runtime_error(message_of(message, detail)), kind_(kind), detail_(std::move(detail)) {
+  detail_.hint = on_one_line(detail_.hint);
+}
 
 int exit_code(ErrorKind kind) noexcept {
   switch (kind) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace spillway {
 
@@ -31,6 +32,9 @@ class Error : public std::runtime_error {
   ErrorKind kind_;
   ErrorDetail detail_;
 };
+
+/// Control characters, which names of files and keys can have, as \x0a: what is left is one line.
+std::string on_one_line(std::string_view text);
 
 /// The program's exit status for a kind: 2 usage and configuration, 3 resources, 4 I/O, 5 communication, 6
 /// numerics.

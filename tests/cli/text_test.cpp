@@ -32,7 +32,6 @@ TEST(Text, DurationsHaveTwoUnitsAtMost) {
 TEST(Text, NoByteOfASampleReachesTheTerminalAsACommand) {
   const std::array<std::int32_t, 9> bytes{'a', '\n', 0x1b, '[', '\r', '\\', 0xe9, 0x7f, 0};
   EXPECT_EQ(printable(bytes), "a\n\\x1b[\\x0d\\x5c\\xe9\\x7f\\x00");
-  EXPECT_EQ(one_line("two\nlines\tand\x1b[2J\n"), "two lines and [2J");
 }
 
 TEST(Text, LinesAreCutAtTheWidth) {

@@ -4,6 +4,7 @@
 #include "../../core/error.h"
 
 #include <algorithm>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -58,20 +59,27 @@ constexpr const char* kHead = R"(
   "gradient_accumulation_steps": "auto", "gradient_clipping": "auto", "train_batch_size": "auto",
   "train_micro_batch_size_per_gpu": "auto", "steps_per_print": 2000, "wall_clock_breakdown": false,
   "zero_allow_untested_optimizer": true,)";
-const std::vector<std::pair<const char*, const char*>> kTemplates = {
-    {"stage 2", R"("zero_optimization": {"stage": 2, "allgather_partitions": true, "allgather_bucket_size": 5e8,
+struct Template {
+  const char* name;
+  const char* zero;
+};
+void PrintTo(const Template& one, std::ostream* stream) {
+  *stream << one.name;
+}
+const std::vector<Template> kTemplates = {
+    {"Stage2", R"("zero_optimization": {"stage": 2, "allgather_partitions": true, "allgather_bucket_size": 5e8,
        "overlap_comm": true, "reduce_scatter": true, "reduce_bucket_size": 5e8, "contiguous_gradients": true,
        "round_robin_gradients": true}})"},
-    {"stage 2 with offload",
+    {"Stage2WithOffload",
      R"("zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": true},
        "allgather_partitions": true, "allgather_bucket_size": 2e8, "overlap_comm": true, "reduce_scatter": true,
        "reduce_bucket_size": "auto", "contiguous_gradients": true}})"},
-    {"stage 3",
+    {"Stage3",
      R"("zero_optimization": {"stage": 3, "overlap_comm": true, "contiguous_gradients": true, "sub_group_size": 1e9,
        "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto", "stage3_param_persistence_threshold": "auto",
        "stage3_max_live_parameters": 1e9, "stage3_max_reuse_distance": 1e9,
        "stage3_gather_16bit_weights_on_model_save": true}})"},
-    {"stage 3 with offload",
+    {"Stage3WithOffload",
      R"("zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": true},
        "offload_param": {"device": "cpu", "pin_memory": true}, "overlap_comm": true, "contiguous_gradients": true,
        "sub_group_size": 1e9, "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto",
@@ -79,41 +87,44 @@ const std::vector<std::pair<const char*, const char*>> kTemplates = {
        "gather_16bit_weights_on_model_save": true}})"},
 };
 
-TEST(DeepSpeedTemplates, TrainAsTheyAreWithTheFlagsValuesForAuto) {
-  for (const auto& [name, zero] : kTemplates) {
-    SCOPED_TRACE(name);
-    const Config c =
-        parse("{" + std::string(kHead) + zero, {{"optimizer.params.lr", "2e-5", "--lr"},
-                                                {"spillway.steps", "50", "--steps"},
-                                                {"train_micro_batch_size_per_gpu", "2", "--batch-size"},
-                                                {"gradient_accumulation_steps", "4", "--accumulation"}});
-    EXPECT_EQ(c.micro_batch, 2);
-    EXPECT_EQ(c.accumulation, 4);
-    EXPECT_EQ(c.optimizer.learning_rate, 2e-5);
-    EXPECT_EQ(c.gradient_clipping, 1.0);
-    EXPECT_EQ(c.precision, DType::bf16);
-    EXPECT_EQ(c.schedule.kind, ScheduleKind::warmup_decay);
-    EXPECT_EQ(c.schedule.maximum, 2e-5);
-    EXPECT_EQ(c.schedule.minimum, 0.0);
-    EXPECT_EQ(c.schedule.total_steps, 50);
-    EXPECT_EQ(c.schedule.warmup_steps, 0);
-    const bool offload = std::string(name).find("offload") != std::string::npos;
-    EXPECT_EQ(c.optimizer_tier, offload ? Tier::host : Tier::device);
-    EXPECT_EQ(c.parameter_tier, offload && c.stage == 3 ? Tier::host : Tier::device);
-    EXPECT_EQ(c.stage, std::string(name)[6] - '0');
-    for (const char* assumed : {"gradient_clipping = 1.0", "scheduler.params.warmup_max_lr = 2e-05",
-                                "scheduler.params.total_num_steps = 50", "optimizer.params.betas"}) {
-      EXPECT_TRUE(any_contains(c.assumed, assumed)) << assumed;
-    }
-    EXPECT_FALSE(any_contains(c.assumed, "optimizer.params.lr"));
-    EXPECT_TRUE(any_contains(c.notes, "steps_per_print"));
-    EXPECT_FALSE(any_contains(c.notes, "unknown"));
-    // Resolved, it is read back with nothing assumed.
-    const Config again = parse(to_json(c));
-    EXPECT_EQ(to_json(again), to_json(c));
-    EXPECT_TRUE(again.assumed.empty());
+class DeepSpeedTemplates : public testing::TestWithParam<Template> {};
+
+TEST_P(DeepSpeedTemplates, TrainsAsItIsWithTheFlagsValuesForAuto) {
+  const auto& [name, zero] = GetParam();
+  const Config c =
+      parse("{" + std::string(kHead) + zero, {{"optimizer.params.lr", "2e-5", "--lr"},
+                                              {"spillway.steps", "50", "--steps"},
+                                              {"train_micro_batch_size_per_gpu", "2", "--batch-size"},
+                                              {"gradient_accumulation_steps", "4", "--accumulation"}});
+  EXPECT_EQ(c.micro_batch, 2);
+  EXPECT_EQ(c.accumulation, 4);
+  EXPECT_EQ(c.optimizer.learning_rate, 2e-5);
+  EXPECT_EQ(c.gradient_clipping, 1.0);
+  EXPECT_EQ(c.precision, DType::bf16);
+  EXPECT_EQ(c.schedule.kind, ScheduleKind::warmup_decay);
+  EXPECT_EQ(c.schedule.maximum, 2e-5);
+  EXPECT_EQ(c.schedule.minimum, 0.0);
+  EXPECT_EQ(c.schedule.total_steps, 50);
+  EXPECT_EQ(c.schedule.warmup_steps, 0);
+  const bool offload = std::string(name).find("Offload") != std::string::npos;
+  EXPECT_EQ(c.optimizer_tier, offload ? Tier::host : Tier::device);
+  EXPECT_EQ(c.parameter_tier, offload && c.stage == 3 ? Tier::host : Tier::device);
+  EXPECT_EQ(c.stage, std::string(name)[5] - '0');
+  for (const char* assumed : {"gradient_clipping = 1.0", "scheduler.params.warmup_max_lr = 2e-05",
+                              "scheduler.params.total_num_steps = 50", "optimizer.params.betas"}) {
+    EXPECT_TRUE(any_contains(c.assumed, assumed)) << assumed;
   }
+  EXPECT_FALSE(any_contains(c.assumed, "optimizer.params.lr"));
+  EXPECT_TRUE(any_contains(c.notes, "steps_per_print"));
+  EXPECT_FALSE(any_contains(c.notes, "unknown"));
+  // Resolved, it is read back with nothing assumed.
+  const Config again = parse(to_json(c));
+  EXPECT_EQ(to_json(again), to_json(c));
+  EXPECT_TRUE(again.assumed.empty());
 }
+
+INSTANTIATE_TEST_SUITE_P(Tools, DeepSpeedTemplates, testing::ValuesIn(kTemplates),
+                         [](const auto& one) { return std::string(one.param.name); });
 
 TEST(DeepSpeedConfig, ReadsTheStageThreeKeysUnderBothNames) {
   for (const char* key : {"param_persistence_threshold", "max_live_parameters", "max_reuse_distance",
@@ -384,6 +395,8 @@ TEST(DeepSpeedConfig, UnknownKeysAreNamedWithTheNearestOrTheRightPlace) {
   const Config allowed = parse(R"({"quux": 3, "bf16": {"quux": 1}, "gradient_clipping": 0.25})", {}, true);
   EXPECT_TRUE(any_contains(allowed.notes, "unknown keys, allowed: bf16.quux, quux"));
   EXPECT_EQ(allowed.gradient_clipping, 0.25);
+  const Config broken = parse(R"({"line\nfeed": 3})", {}, true);
+  EXPECT_TRUE(any_contains(broken.notes, R"(line\x0afeed)"));
   // However long it is, it costs no time and fits a line.
   const std::string message = refusal("{\"" + std::string(1 << 20, 'x') + "\": 1}");
   EXPECT_LT(message.size(), 400u);

@@ -24,6 +24,7 @@ TEST(Error, TheLineIsOneWhateverAFileOrKeyIsCalled) {
       Error(ErrorKind::configuration, "unknown key a\nb\x1b[2J\x7f", {.path = "/t\tab/\xc3\xa9"}).what(),
       R"(unknown key a\x0ab\x1b[2J\x7f (path: /t\x09ab/)"
       "\xc3\xa9)");
+  EXPECT_EQ(Error(ErrorKind::io, "x", {.hint = "try\nthis"}).detail().hint, "try\\x0athis");
 }
 
 TEST(Error, KeepsItsKindAndDetailWhenThrown) {
