@@ -93,18 +93,18 @@ double epochs(const RunSetting& setting) {
 std::string schedule_text(const Config& config) {
   const ScheduleConfig& s = config.schedule;
   const double rate = config.optimizer.learning_rate;
-  const auto warmup =
-      fmt::format("{} {} of warm-up", s.warmup_steps, s.logarithmic ? "logarithmic steps" : "linear steps");
+  const auto warmup = fmt::format("{} {} of warm-up", std::max<std::int64_t>(2, s.warmup_steps),
+                                  s.logarithmic ? "logarithmic steps" : "linear steps");
   switch (s.kind) {
     case ScheduleKind::constant:
       return fmt::format("learning rate {}", rate);
     case ScheduleKind::warmup:
-      return fmt::format("learning rate {} to {} in {}", s.minimum, s.maximum, warmup);
+      return fmt::format("learning rate {:.4g} to {:.4g} in {}", s.minimum, s.maximum, warmup);
     case ScheduleKind::warmup_decay:
-      return fmt::format("learning rate {} to {} in {}, then linearly to 0 at step {}", s.minimum, s.maximum,
-                         warmup, s.total_steps);
+      return fmt::format("learning rate {:.4g} to {:.4g} in {}, then linearly to {:.4g} at step {}", s.minimum,
+                         s.maximum, warmup, s.minimum, s.total_steps);
     case ScheduleKind::warmup_cosine:
-      return fmt::format("learning rate {} to {} in {}, then by cosine to {} at step {}",
+      return fmt::format("learning rate {:.4g} to {:.4g} in {}, then by cosine to {:.4g} at step {}",
                          s.warmup_minimum_ratio * rate, rate, warmup, s.cosine_minimum_ratio * rate,
                          s.total_steps);
   }
