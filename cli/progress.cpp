@@ -2,34 +2,19 @@
 
 #include "../core/size.h"
 #include "../core/tier.h"
-#include "interrupt.h"
 #include "text.h"
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 namespace spillway::cli {
 namespace {
 
 using namespace std::chrono_literals;
-
-bool is_terminal() {
-  const char* term = std::getenv("TERM");
-  return isatty(STDOUT_FILENO) == 1 && term != nullptr && std::string_view(term) != "dumb";
-}
-
-std::size_t terminal_width() {
-  winsize size{};
-  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return known ? size.ws_col : 80;
-}
 
 std::string norm(double value) {
   return !(value >= 1e4) || std::isinf(value) ? fixed(value, 3) : fmt::format("{:.2e}", value);
@@ -49,23 +34,14 @@ Progress::Progress(std::int64_t steps, std::int64_t tokens_a_step, double flops_
       tokens_a_step_(tokens_a_step),
       flops_a_token_(flops_a_token),
       limits_(limits),
-      terminal_(is_terminal()),
       begin_(std::chrono::steady_clock::now()),
       last_shown_(begin_) {
-  if (!terminal_) {
+  if (!line_.is_terminal()) {
     std::string heading =
         fmt::format("{:>8} {:>10} {:>10} {:>10} {:>9}", "step", "loss", "norm", "tokens/s", "TFLOP/s");
     for (const Tier tier : kTiers) heading += fmt::format(" {:>10}", name_of(tier));
     say(heading + fmt::format(" {:>11}\n", "left"));
     flush();
-    return;
-  }
-}
-
-Progress::~Progress() {
-  try {
-    end_line();
-  } catch (...) {  // an unwritable output has been or will be reported by who writes next
   }
 }
 
@@ -106,7 +82,7 @@ std::string Progress::bar_line(const StepStatus& s) const {
     fields.push_back(
         {fmt::format("{} {}", name_of(kTiers[i]), use(s.used[i], limits_[i])), 3 - static_cast<int>(i)});
   }
-  return fitting(std::move(fields), terminal_width() - 1);
+  return fitting(std::move(fields), TerminalLine::width());
 }
 
 void Progress::show(const StepStatus& status) {
@@ -115,45 +91,18 @@ void Progress::show(const StepStatus& status) {
   const std::int64_t steps_since = status.step - last_step_shown_;
   // In place ten times a second; as rows about twenty in all, and a sign of life twice a minute.
   const bool due =
-      terminal_ ? now - last_shown_ >= 100ms : steps_since * 20 >= steps_ || now - last_shown_ >= 30s;
+      line_.is_terminal() ? now - last_shown_ >= 100ms : steps_since * 20 >= steps_ || now - last_shown_ >= 30s;
   if (status.step != 1 && !last && !due) return;
   last_shown_ = now;
   last_step_shown_ = status.step;
-  if (terminal_) return put(bar_line(status));
+  if (line_.is_terminal()) return line_.show(bar_line(status));
   say(row(status));
   flush();
 }
 
-void Progress::remark(std::string_view text) {
-  if (!terminal_) return;
-  put(std::string(text));
-  if (text.empty()) set_open(false);
-}
-
 void Progress::note(std::string_view line) {
-  if (terminal_ && open_) say("\r\x1b[K");
+  line_.clear();
   say(fmt::format("{}\n", line));
-  flush();
-  set_open(false);
-}
-
-void Progress::put(std::string line) {
-  // The last column stays free: a terminal would begin a new line.
-  if (const std::size_t width = terminal_width(); line.size() >= width) line.resize(width - 1);
-  set_open(true);
-  say("\r\x1b[K" + line);
-  flush();
-}
-
-void Progress::set_open(bool open) {
-  open_ = open;
-  set_line_open(open);
-}
-
-void Progress::end_line() {
-  if (!open_) return;
-  set_open(false);
-  say("\n");
   flush();
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 // How far a training run is: one line kept up to date on a terminal, a table with few rows elsewhere.
+#include "terminal_line.h"
+
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -22,17 +24,11 @@ class Progress {
   /// none. Times count from here.
   Progress(std::int64_t steps, std::int64_t tokens_a_step, double flops_a_token,
            std::array<std::int64_t, 3> limits);
-  /// Ends the line that is open, so that an error begins on a new one.
-  ~Progress();
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
-
   void show(const StepStatus& status);
-  /// On a terminal: a passing remark in the place of the progress line. An empty one clears it away.
-  void remark(std::string_view text);
   /// A line of its own that stays, above the progress line.
   void note(std::string_view line);
-  void end_line();
+  /// The progress line, for passing remarks in its place.
+  TerminalLine& line() { return line_; }
 
   /// What runs while this lives, evaluation for example, does not count as time of the steps.
   class Pause {
@@ -53,16 +49,13 @@ class Progress {
   std::string row(const StepStatus& status) const;
   double tokens_per_second(std::int64_t step) const;
   double seconds_left(std::int64_t step) const;
-  void put(std::string line);
-  void set_open(bool open);
 
   std::int64_t steps_, tokens_a_step_;
   double flops_a_token_;
   std::array<std::int64_t, 3> limits_;
-  bool terminal_;
+  TerminalLine line_;
   std::chrono::steady_clock::time_point begin_, last_shown_;
   std::int64_t last_step_shown_ = 0;
-  bool open_ = false;
 };
 
 }  // namespace spillway::cli

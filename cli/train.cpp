@@ -4,6 +4,7 @@
 #include "../core/error.h"
 #include "../core/host_device.h"
 #include "../core/learning_rate.h"
+#include "../core/size.h"
 #include "../core/trace.h"
 #include "../models/decoder.h"
 #include "../models/token_data.h"
@@ -46,25 +47,32 @@ void check_options(const TrainOptions& options) {
   }
 }
 
+/// Checked before anything is read or trained: whether they can be written.
 struct Outputs {
+  explicit Outputs(const TrainOptions& options)
+      : json(options.json, "--json"), metrics(options.metrics, "--metrics"), trace(options.trace, "--trace") {
+    metrics.check_apart_from(json);
+    trace.check_apart_from(json);
+    trace.check_apart_from(metrics);
+  }
+  void check_apart_from(std::string_view what, const std::string& input) const {
+    for (const OutputFile* output : {&json, &metrics, &trace}) output->check_apart_from(what, input);
+  }
   OutputFile json, metrics, trace;
 };
 
-/// Checks that none of them is an input or another of them.
-Outputs outputs(const TrainOptions& options, const Config& config, const models::TokenData& data,
-                const models::TokenData* eval_data) {
-  Outputs all{{options.json, "--json"}, {options.metrics, "--metrics"}, {options.trace, "--trace"}};
-  for (const OutputFile* output : {&all.json, &all.metrics, &all.trace}) {
-    output->check_apart_from("the file of --config", options.config);
-    output->check_apart_from("the model's configuration", config.model_source);
-    for (const auto& name : data.files()) output->check_apart_from("a file of --data", name);
-    if (eval_data == nullptr) continue;
-    for (const auto& name : eval_data->files()) output->check_apart_from("a file of --eval-data", name);
-  }
-  all.metrics.check_apart_from(all.json);
-  all.trace.check_apart_from(all.json);
-  all.trace.check_apart_from(all.metrics);
-  return all;
+/// Reads a data set once, and says on a terminal how far it is.
+models::TokenData read_data(const std::vector<std::string>& names, const Setup& setup, std::string_view what) {
+  TerminalLine line;
+  const auto progress = [&](std::int64_t done, std::int64_t all) {
+    line.show_sometimes(fmt::format("checking {}: {} of {}", what, format_size(done), format_size(all)));
+  };
+  models::TokenData data(names, {.length = setup.config.sequence_length,
+                                 .vocabulary = setup.model.vocabulary,
+                                 .format = models::token_format(setup.config.tokens),
+                                 .progress = progress});
+  line.clear();
+  return data;
 }
 
 /// The mean loss over every sequence of the data, in order.
@@ -83,7 +91,8 @@ double evaluate(models::Decoder& decoder, const models::TokenData& data, const m
                     std::span(targets).subspan(at, length));
     }
     sum += decoder.loss(tokens, targets, counted) * static_cast<double>(counted);
-    progress.remark(fmt::format("validation: {} of {}", grouped(first + counted), grouped(count)));
+    progress.line().show_sometimes(
+        fmt::format("validation: {} of {}", grouped(first + counted), grouped(count)));
   }
   return sum / static_cast<double>(count);
 }
@@ -166,7 +175,7 @@ void draw_sample(const Run& run, RunResult& result) {
   const std::array<std::int32_t, 1> prompt{'\n'};
   result.sample = printable(run.decoder.sample(
       prompt, kSampleTokens, kSampleTemperature, run.setting.setup.config.seed, [&](std::int64_t drawn) {
-        run.progress.remark(fmt::format("sampling: {} of {}", drawn, kSampleTokens));
+        run.progress.line().show_sometimes(fmt::format("sampling: {} of {}", drawn, kSampleTokens));
       }));
 }
 
@@ -186,16 +195,17 @@ void train(const TrainOptions& options) {
                 {.hint = "give --eval-data FILE"});
   }
   check_fits(setup);
-  const models::TokenData::Options reading{.length = config.sequence_length,
-                                           .vocabulary = setup.model.vocabulary,
-                                           .format = models::token_format(config.tokens)};
-  const models::TokenData data(config.data, reading);
+  const Outputs output(options);
+  output.check_apart_from("the file of --config", options.config);
+  output.check_apart_from("the model's configuration", config.model_source);
+  const models::TokenData data = read_data(config.data, setup, "the data");
   std::optional<models::TokenData> eval_data;
-  if (!config.eval_data.empty()) {
-    eval_data.emplace(config.eval_data, reading);
+  if (!config.eval_data.empty()) eval_data = read_data(config.eval_data, setup, "the validation data");
+  for (const auto& name : data.files()) output.check_apart_from("a file of --data", name);
+  if (eval_data) {
+    for (const auto& name : eval_data->files()) output.check_apart_from("a file of --eval-data", name);
   }
   const models::TokenData* const eval_or_null = eval_data ? &*eval_data : nullptr;
-  const Outputs output = outputs(options, config, data, eval_or_null);
 
   std::optional<Trace> trace;
   if (output.trace.wanted()) {
@@ -223,7 +233,7 @@ void train(const TrainOptions& options) {
                       {setup.limits.device, setup.limits.host, -1});
     const Run run{setting, engine, decoder, tracing, metrics, progress};
     result = run_steps(run);
-    progress.end_line();
+    progress.line().end();
     result.weights_xxh3 = weights_xxh3(engine);
     try {
       draw_sample(run, result);
@@ -232,7 +242,7 @@ void train(const TrainOptions& options) {
       result.no_sample = error.what();  // what was trained is reported all the same
       not_finite = true;
     }
-    progress.remark("");
+    progress.line().clear();
   }
   say(end_block(setting, result));
   flush();

@@ -108,31 +108,23 @@ TokenData::TokenData(const std::vector<std::string>& names, Options options) : o
   if (options_.length < 1 || options_.vocabulary < 1) {
     throw std::logic_error("TokenData: a sequence has at least one token, and so has a vocabulary");
   }
-  try {
-    for (const std::string& name : names) {
-      for (const std::string& path : matching(name)) open_file(path);
-    }
-    if (tokens_ <= options_.length) {
-      const std::string one = files_.size() == 1 ? files_.front().path + ": " : "";
-      throw Error(ErrorKind::configuration,
-                  fmt::format("{}the data has {} {}, but one sequence and its next token need {}", one, tokens_,
-                              is_text_ ? "bytes" : "tokens", options_.length + 1),
-                  {.hint = "give more data or a shorter sequence_length"});
-    }
-    check_tokens();
-  } catch (...) {
-    close_files();
-    throw;
+  for (const std::string& name : names) {
+    for (const std::string& path : matching(name)) open_file(path);
   }
+  if (tokens_ <= options_.length) {
+    const std::string one = files_.size() == 1 ? files_.front().path + ": " : "";
+    throw Error(ErrorKind::configuration,
+                fmt::format("{}the data has {} {}, but one sequence and its next token need {}", one, tokens_,
+                            is_text_ ? "bytes" : "tokens", options_.length + 1),
+                {.hint = "give more data or a shorter sequence_length"});
+  }
+  check_tokens();
+  options_.progress = {};
   bytes_.resize(static_cast<std::size_t>(4 * (options_.length + 1)));
 }
 
-TokenData::~TokenData() {
-  close_files();
-}
-
-void TokenData::close_files() noexcept {
-  for (const File& file : files_) close(file.descriptor);
+TokenData::Descriptor::~Descriptor() {
+  if (number_ >= 0) close(number_);
 }
 
 std::vector<std::string> TokenData::files() const {
@@ -147,7 +139,7 @@ void TokenData::open_file(const std::string& path) {
     throw cannot_read(path, "open", errno,
                       errno == EMFILE ? "join files, or raise the limit on open files (ulimit -n)" : "");
   }
-  files_.push_back({.path = path, .descriptor = descriptor, .first = tokens_});
+  files_.push_back({.path = path, .descriptor = Descriptor(descriptor), .first = tokens_});
   File& file = files_.back();
   struct stat status {};
   if (fstat(descriptor, &status) != 0) throw cannot_read(path, "stat", errno);
@@ -229,7 +221,7 @@ void TokenData::check_tokens() {
     for (std::int64_t at = 0; at < file.tokens;) {
       const std::int64_t count = std::min(kPiece / file.token_bytes, file.tokens - at);
       const auto bytes = std::span(piece).first(static_cast<std::size_t>(count * file.token_bytes));
-      if (!read_at(file.descriptor, file.path, file.offset + at * file.token_bytes, bytes)) {
+      if (!read_at(file.descriptor.number(), file.path, file.offset + at * file.token_bytes, bytes)) {
         throw cannot_read(file.path, "read", 0, "the file has become shorter");
       }
       for (std::int64_t i = 0; i < count; ++i) {
@@ -259,7 +251,7 @@ void TokenData::read(std::int64_t at, std::span<std::int32_t> tokens, std::span<
   for (std::int64_t i = 0; i < count; ++file) {
     const std::int64_t within = at + i - file->first, n = std::min(count - i, file->tokens - within);
     const auto bytes = std::span(bytes_).first(static_cast<std::size_t>(n * file->token_bytes));
-    if (!read_at(file->descriptor, file->path, file->offset + within * file->token_bytes, bytes)) {
+    if (!read_at(file->descriptor.number(), file->path, file->offset + within * file->token_bytes, bytes)) {
       throw cannot_read(file->path, "read", 0, "the file has become shorter since the run began");
     }
     for (std::int64_t j = 0; j < n; ++j, ++i) {

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace spillway::models {
@@ -27,7 +28,7 @@ class TokenData {
     std::int64_t length = 1;      ///< tokens of a sequence
     std::int64_t vocabulary = 1;  ///< every token is below it; at least 256 for bytes
     TokenFormat format = TokenFormat::automatic;
-    /// Called while the files are checked, with the bytes done and those in all.
+    /// Called while the constructor checks the files, with the bytes done and those in all.
     std::function<void(std::int64_t, std::int64_t)> progress = {};
   };
 
@@ -36,10 +37,6 @@ class TokenData {
   /// nothing; configuration for a token outside the vocabulary (with file, index in it, and value), a header or
   /// size that does not fit, text beside tokens, and fewer than length + 1 tokens in all.
   TokenData(const std::vector<std::string>& names, Options options);
-  ~TokenData();
-  TokenData(const TokenData&) = delete;
-  TokenData& operator=(const TokenData&) = delete;
-
   std::vector<std::string> files() const;  ///< in the order in which they are read
   std::int64_t tokens() const { return tokens_; }
   bool is_text() const { return is_text_; }  ///< tokens are bytes
@@ -60,16 +57,30 @@ class TokenData {
   void sequence(std::int64_t index, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const;
 
  private:
+  /// An open file, closed with its owner.
+  class Descriptor {
+   public:
+    explicit Descriptor(int number) : number_(number) {}
+    Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+    Descriptor& operator=(Descriptor&& other) noexcept {
+      std::swap(number_, other.number_);
+      return *this;
+    }
+    ~Descriptor();
+    int number() const { return number_; }
+
+   private:
+    int number_;
+  };
   struct File {
     std::string path;
-    int descriptor = -1;
+    Descriptor descriptor;
     int token_bytes = 1;
     std::int64_t offset = 0;  ///< bytes before the first token
     std::int64_t first = 0;   ///< tokens of the files before
     std::int64_t tokens = 0;
   };
 
-  void close_files() noexcept;
   void open_file(const std::string& path);
   void check_tokens();
   /// length + 1 tokens from `at` on: all but the last, and all but the first.

@@ -250,6 +250,7 @@ TEST_F(Train, TheLineOnATerminalFitsItsWidth) {
     for (auto at = outcome.out.find(begin); at != std::string::npos; at = outcome.out.find(begin, at + 1)) {
       const auto from = at + begin.size();
       const std::string line = outcome.out.substr(from, outcome.out.find('\r', from) - from);
+      if (line.starts_with("spillway ")) continue;  // the start block, behind a line that was cleared away
       EXPECT_LT(line.size(), width) << line;
       if (line.size() > longest.size()) longest = line;
     }
