@@ -16,6 +16,7 @@ packages=(
   ocl-icd-opencl-dev # Debian's oneDNN asks for OpenCL when CMake looks for it
   liburing-dev
   libgtest-dev libbenchmark-dev
+  dpkg-dev file # the program's package names the libraries it needs
   fortunes # the English text of the demonstration
   "$@"
 )
