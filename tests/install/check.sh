@@ -106,8 +106,11 @@ depends=$(dpkg-deb -f "$runtime" Depends)
 ldd "$program" >libraries
 ! grep 'not found' libraries || fail "the packaged program lacks libraries"
 while read -r library; do # those that it names itself
-  grep -q -F "$library" libraries || fail "ldd does not show $library"
-  package=$(dpkg -S "*/$library" | head -n 1 | cut -d: -f1)
+  path=$(awk -v library="$library" '$1 == library { print $3 } index($1, "/" library) { print $1 }' libraries)
+  [ -n "$path" ] || fail "ldd does not show $library"
+  # /lib is a link to /usr/lib, and a package may have the file in either.
+  owner=$(dpkg -S "$path" 2>/dev/null || dpkg -S "/usr$path" 2>/dev/null || dpkg -S "${path#/usr}")
+  package=${owner%%:*}
   [[ ", $depends," == *", $package"[\ ,]* ]] || fail "the package does not depend on $package, which has $library: $depends"
 done < <(readelf -d "$program" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
 dpkg-deb -x "$dev" dev
