@@ -39,6 +39,11 @@ export -f compile_alone
 export compiler prefix
 xargs -P 2 -I{} bash -c 'compile_alone {}' <headers
 
+step "the step of docs/library.md compiles"
+sed -n '/^```cpp$/,/^```$/{/^```/!p}' "$source/docs/library.md" >step.cpp
+[ -s step.cpp ] || fail "docs/library.md shows no code"
+"$compiler" -std=c++20 -Wall -Wextra -Wpedantic -Werror -fsyntax-only -I "$prefix/include" step.cpp
+
 step "the examples, against the package"
 quietly examples cmake -S "$prefix/share/spillway/examples" -B examples "${options[@]}" "-DCMAKE_PREFIX_PATH=$prefix"
 quietly examples cmake --build examples -j 2
