@@ -66,6 +66,16 @@ class SmallModel {
     compute_.copy(points_, &host_, sizeof(Points), "upload");
   }
 
+  ~SmallModel() {
+    try {
+      compute_.record()
+          .wait();   // where an error ends the training, work that names this memory may still be waiting
+    } catch (...) {  // nothing can be waited for, and the error is on its way already
+    }
+  }
+  SmallModel(const SmallModel&) = delete;
+  SmallModel& operator=(const SmallModel&) = delete;
+
   /// Forward and backward; returns the loss. Work is given to the compute stream, which runs it in order: tiles
   /// of one launch are spread over the device's threads, and follow from the shape alone, so that the result
   /// does not depend on how many there are.
