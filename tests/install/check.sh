@@ -84,8 +84,8 @@ refused unknown "spillway has no component 'gpu'; there are core, aio" "-DCONSUM
 refused missing "dnnl" -DCONSUMER_COMPONENTS=kernels
 
 step "the same consumer with the source as a sub-directory"
-quietly sub cmake -S "$consumer" -B sub "${options[@]}" "-DCONSUMER_SOURCE=$source" -DCMAKE_DISABLE_FIND_PACKAGE_CLI11=ON \
-  -DCMAKE_DISABLE_FIND_PACKAGE_GTest=ON
+quietly sub cmake -S "$consumer" -B sub "${options[@]}" "-DCONSUMER_SOURCE=$source" -DCONSUMER_MODELS=ON \
+  -DCMAKE_DISABLE_FIND_PACKAGE_CLI11=ON -DCMAKE_DISABLE_FIND_PACKAGE_GTest=ON
 quietly sub cmake --build sub -j 2 --target consumer_aio
 quietly sub env -C sub ./consumer_aio
 grep -q CONSUMER_FLAG sub/compile_commands.json || fail "the parent's flags are lost"
