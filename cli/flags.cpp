@@ -1,8 +1,10 @@
 // The flags of spillway train.
+#include "text.h"
 #include "train.h"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace spillway::cli {
 namespace {
@@ -120,17 +122,7 @@ const std::vector<Flag>& flags() {
   return all;
 }
 
-/// Broken at spaces, so that the column of explanations ends where the terminal does.
-std::string wrapped(std::string text) {
-  constexpr std::size_t kWidth = 68;
-  for (std::size_t begin = 0; text.size() - begin > kWidth;) {
-    const auto space = text.rfind(' ', begin + kWidth);
-    if (space == std::string::npos || space <= begin) break;
-    text[space] = '\n';
-    begin = space + 1;
-  }
-  return text;
-}
+constexpr std::size_t kHelpWidth = 68;
 
 constexpr const char* kFooter =
     "Parameters are on the device only while a layer needs them; they and the optimizer's state live in\n"
@@ -205,7 +197,10 @@ CLI::App* add_train(CLI::App& program, TrainOptions& options) {
                    "What happened when, and which buffer lived where (opens in Perfetto)")
       ->option_text("FILE")
       ->group(kOutput);
-  for (CLI::Option* option : train->get_options()) option->description(wrapped(option->get_description()));
+  for (CLI::Option* option : train->get_options()) {
+    option->description(
+        fmt::format("{}", fmt::join(broken_at_spaces(option->get_description(), kHelpWidth), "\n")));
+  }
   train->footer(kFooter);
   return train;
 }

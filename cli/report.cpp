@@ -115,7 +115,7 @@ std::string block(std::string_view title, const std::vector<std::string>& lines)
   if (lines.empty()) return {};
   std::string text = fmt::format("\n{}\n", title);
   for (const auto& line : lines) {
-    for (const auto& part : lines_of(line, kWidth - 4)) text += "  " + part + "\n";
+    for (const auto& part : broken_at_spaces(line, kWidth - 4)) text += "  " + part + "\n";
   }
   return text;
 }
@@ -131,14 +131,11 @@ std::string skipped_text(std::int64_t steps, std::int64_t skipped) {
 }  // namespace
 
 std::string entry(std::string_view name, std::string_view text) {
-  std::string whole = fmt::format("{:<{}}", name, kIndent);
-  while (kIndent + text.size() > kWidth) {
-    const auto space = text.rfind(' ', kWidth - kIndent);
-    if (space == std::string_view::npos) break;
-    whole += fmt::format("{}\n{:{}}", text.substr(0, space), "", kIndent);
-    text.remove_prefix(space + 1);
+  std::string whole;
+  for (const auto& line : broken_at_spaces(text, kWidth - kIndent)) {
+    whole += fmt::format("{:<{}}{}\n", whole.empty() ? name : "", kIndent, line);
   }
-  return whole + std::string(text) + "\n";
+  return whole;
 }
 
 std::string description(const Setup& setup, const models::TokenData* data, const models::TokenData* eval_data) {

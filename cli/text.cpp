@@ -81,6 +81,19 @@ std::string fitting(std::vector<Field> fields, std::size_t width) {
   }
 }
 
+std::vector<std::string> broken_at_spaces(std::string_view text, std::size_t width) {
+  std::vector<std::string> lines;
+  while (text.size() > width) {
+    auto space = text.rfind(' ', width);
+    if (space == std::string_view::npos) space = text.find(' ');
+    if (space == std::string_view::npos) break;
+    lines.emplace_back(text.substr(0, space));
+    text.remove_prefix(space + 1);
+  }
+  lines.emplace_back(text);
+  return lines;
+}
+
 std::vector<std::string> lines_of(std::string_view text, std::size_t width) {
   std::vector<std::string> lines(1);
   for (const char c : text) {

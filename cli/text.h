@@ -31,6 +31,9 @@ struct Field {
 /// left out until the rest fits; the last one left is cut.
 std::string fitting(std::vector<Field> fields, std::size_t width);
 
+/// The text in lines of at most `width` characters, broken at spaces; a longer word is left whole.
+std::vector<std::string> broken_at_spaces(std::string_view text, std::size_t width);
+
 /// Lines of at most `width` characters; longer ones are cut where the width ends.
 std::vector<std::string> lines_of(std::string_view text, std::size_t width);
 

@@ -34,6 +34,15 @@ TEST(Text, NoByteOfASampleReachesTheTerminalAsACommand) {
   EXPECT_EQ(printable(bytes), "a\n\\x1b[\\x0d\\x5c\\xe9\\x7f\\x00");
 }
 
+TEST(Text, LinesAreBrokenAtSpaces) {
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(broken_at_spaces("", 4), Lines{""});
+  EXPECT_EQ(broken_at_spaces("abcd", 4), Lines{"abcd"});
+  EXPECT_EQ(broken_at_spaces("ab cd ef", 5), (Lines{"ab cd", "ef"}));
+  EXPECT_EQ(broken_at_spaces("ab cd ef", 4), (Lines{"ab", "cd", "ef"}));
+  EXPECT_EQ(broken_at_spaces("abcdefgh i abcdefgh", 4), (Lines{"abcdefgh", "i", "abcdefgh"}));
+}
+
 TEST(Text, LinesAreCutAtTheWidth) {
   EXPECT_EQ(lines_of("abcdef\n\ngh", 4), (std::vector<std::string>{"abcd", "ef", "", "gh"}));
   EXPECT_EQ(lines_of("abcd\n", 4), (std::vector<std::string>{"abcd", ""}));
