@@ -134,7 +134,8 @@ std::vector<std::string> TokenData::files() const {
 }
 
 void TokenData::open_file(const std::string& path) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // A pipe without a writer would be waited for; a file on a drive never blocks.
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) {
     throw cannot_read(path, "open", errno,
                       errno == EMFILE ? "join files, or raise the limit on open files (ulimit -n)" : "");

@@ -16,6 +16,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 namespace spillway::models {
 namespace {
@@ -175,6 +176,10 @@ TEST_F(TokenDataTest, PatternsGiveTheirFilesInOrderAndNamesStandBeforePatterns) 
   expect_words(refusal({directory_ + "/t"}, {.vocabulary = 256}, ErrorKind::io), {"/t", "No such file"});
   expect_words(refusal({directory_}, {.vocabulary = 256}, ErrorKind::io), {directory_, "directory"});
   expect_words(refusal({"/dev/zero"}, {.vocabulary = 256}, ErrorKind::io), {"/dev/zero"});
+  // Nobody writes into it, and nobody waits for that.
+  const std::string pipe = directory_ + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  expect_words(refusal({pipe}, {.vocabulary = 256}, ErrorKind::io), {pipe, "save it to a file"});
 }
 
 TEST_F(TokenDataTest, TextAndTokensDoNotMix) {
