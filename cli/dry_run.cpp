@@ -35,17 +35,20 @@ std::string cheapest_text(const Setup& setup, const std::optional<Config>& cheap
   const bool chosen = cheapest->optimizer_tier == setup.config.optimizer_tier &&
                       cheapest->parameter_tier == setup.config.parameter_tier;
   return fmt::format("{} --state-format {}{}: {} a step over nvme, {} between host and device",
-                     placement_flags(*cheapest), cheapest->state_format,
+                     flags_of(setup, *cheapest), cheapest->state_format,
                      chosen ? ", which is the one above" : "",
                      format_size(traffic.nvme_written + traffic.nvme_read), format_size(traffic.copied));
 }
 
 json report(const Setup& setup, const Plan& plan, const StepTraffic& traffic, bool fits,
             const std::optional<Config>& cheapest) {
+  const std::int64_t drives =
+      !setup.limits.is_one_drive && setup.limits.optimizer_drive >= 0
+          ? setup.limits.optimizer_drive + std::max<std::int64_t>(setup.limits.parameter_drive, 0)
+          : setup.limits.parameter_drive;
   json tiers = json::object();
-  for (const auto& [tier, limit] :
-       {std::pair{Tier::device, setup.limits.device}, std::pair{Tier::host, setup.limits.host},
-        std::pair{Tier::nvme, setup.limits.nvme}}) {
+  for (const auto& [tier, limit] : {std::pair{Tier::device, setup.limits.device},
+                                    std::pair{Tier::host, setup.limits.host}, std::pair{Tier::nvme, drives}}) {
     tiers[std::string(name_of(tier))] = {{"budget_bytes", limit < 0 ? json() : json(limit)},
                                          {"planned_bytes", plan.of(tier).total()},
                                          {"planned_by_name", planned_by_name(plan.of(tier))}};
@@ -69,11 +72,10 @@ json report(const Setup& setup, const Plan& plan, const StepTraffic& traffic, bo
 
 }  // namespace
 
-void dry_run(const Setup& setup, const std::string& json_path) {
-  const OutputFile output(json_path, "--json");
+void dry_run(const Setup& setup, const OutputFile& output) {
   const Plan plan = make_plan(setup.layout, setup.config);
   const StepTraffic traffic = step_traffic(setup.layout, setup.config);
-  const auto cheapest = cheapest_placement(setup.layout, setup.config, setup.limits);
+  const auto cheapest = cheapest_that_fits(setup);
   const Layout::Unit& largest = largest_unit(setup.layout);
 
   std::string text = description(setup, nullptr, nullptr) + plan_block(setup, plan);

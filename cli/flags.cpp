@@ -197,6 +197,11 @@ CLI::App* add_train(CLI::App& program, TrainOptions& options) {
                    "What happened when, and which buffer lived where (opens in Perfetto)")
       ->option_text("FILE")
       ->group(kOutput);
+  // An empty name is an unset variable of a script more often than the wish for no file.
+  const CLI::Validator not_empty(
+      [](const std::string& name) { return name.empty() ? "a name is missing" : ""; }, "", "");
+  for (const char* flag : {"--config", "--json", "--metrics", "--trace"})
+    train->get_option(flag)->check(not_empty);
   for (CLI::Option* option : train->get_options()) {
     option->description(
         fmt::format("{}", fmt::join(broken_at_spaces(option->get_description(), kHelpWidth), "\n")));

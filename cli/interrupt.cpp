@@ -26,6 +26,7 @@ extern "C" void clean_up_and_die(int signal_number) {
 }  // namespace
 
 void clean_up_when_interrupted() {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error of the write that does it
   for (const int signal_number : {SIGINT, SIGTERM, SIGHUP}) {
     if (std::signal(signal_number, &clean_up_and_die) == SIG_IGN) std::signal(signal_number, SIG_IGN);
   }

@@ -6,7 +6,7 @@
 namespace spillway::cli {
 
 /// From now on SIGINT, SIGTERM and SIGHUP clean up and then do what they always do. What the caller ignores
-/// (nohup) stays ignored.
+/// (nohup) stays ignored. SIGXFSZ is ignored: the write reports it.
 void clean_up_when_interrupted();
 
 /// A line without an end stands on the terminal: a signal ends it, so that the shell's prompt gets its own.

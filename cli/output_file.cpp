@@ -59,8 +59,9 @@ bool same_file(const std::string& a, const std::string& b) {
   if (there != (stat(b.c_str(), &second) == 0)) return false;
   if (there) return S_ISREG(first.st_mode) && first.st_dev == second.st_dev && first.st_ino == second.st_ino;
   std::error_code failure;
-  const fs::path one = fs::weakly_canonical(a, failure);
-  return !failure && one == fs::weakly_canonical(b, failure) && !failure;
+  // Absolute first: of a name alone there is nothing that could be made canonical.
+  const fs::path one = fs::weakly_canonical(fs::absolute(a), failure);
+  return !failure && one == fs::weakly_canonical(fs::absolute(b), failure) && !failure;
 }
 
 }  // namespace

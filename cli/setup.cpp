@@ -1,5 +1,6 @@
 #include "setup.h"
 
+#include "../aio/file.h"
 #include "../core/error.h"
 #include "../core/machine.h"
 #include "../core/size.h"
@@ -8,10 +9,11 @@
 #include "text.h"
 
 #include <cerrno>
-#include <map>
+#include <optional>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
@@ -64,24 +66,41 @@ void settle_memory(Config& config, Limits& limits) {
   limits.host = config.host_memory;
 }
 
-/// Free bytes of the file systems that hold the directories, each once; a limit for what can be placed there.
-std::int64_t free_on_drives(const Config& config) {
-  std::map<dev_t, std::int64_t> free;
-  for (const auto& [tier, path] : {std::pair{config.optimizer_tier, &config.optimizer_nvme_path},
-                                   std::pair{config.parameter_tier, &config.parameter_nvme_path}}) {
-    if (path->empty()) continue;
+/// The drive behind a directory: tried as a run would use it, so that what it is refused for is refused here.
+struct Drive {
+  explicit Drive(const std::string& path) {
+    aio::DirectFile::create_anonymous(path, aio::direct_io_alignment);
     struct stat status {};
     struct statvfs system {};
-    if (stat(path->c_str(), &status) != 0 || statvfs(path->c_str(), &system) != 0) {
-      if (tier != Tier::nvme) continue;
+    if (stat(path.c_str(), &status) != 0 || statvfs(path.c_str(), &system) != 0) {
       throw Error(ErrorKind::io, "the directory for what lives on nvme cannot be used",
-                  {.operation = "stat", .path = *path, .error_number = errno});
+                  {.operation = "stat", .path = path, .error_number = errno});
     }
-    free[status.st_dev] = static_cast<std::int64_t>(system.f_bavail * system.f_frsize);
+    number = status.st_dev;
+    free = static_cast<std::int64_t>(system.f_bavail * system.f_frsize);
   }
-  std::int64_t sum = 0;
-  for (const auto& [device, bytes] : free) sum += bytes;
-  return free.empty() ? -1 : sum;
+  dev_t number;
+  std::int64_t free;
+};
+
+void settle_drives(const Config& config, Limits& limits) {
+  std::optional<Drive> parameters, optimizer;
+  if (config.parameter_tier == Tier::nvme) parameters.emplace(config.parameter_nvme_path);
+  if (config.optimizer_tier == Tier::nvme) optimizer.emplace(config.optimizer_nvme_path);
+  limits.is_one_drive = parameters && optimizer && parameters->number == optimizer->number;
+  if (parameters) limits.parameter_drive = parameters->free;
+  if (optimizer) limits.optimizer_drive = optimizer->free;
+}
+
+/// Published GPT-2 files train with dropout; this decoder has none.
+void note_dropout(Config& config) {
+  const auto model = nlohmann::json::parse(config.model);
+  for (const char* key : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) {
+    if (model.contains(key) && model.at(key).is_number() && model.at(key) != 0) {
+      config.notes.push_back(
+          fmt::format("the model's {} = {}: there is no dropout here", key, model.at(key).dump()));
+    }
+  }
 }
 
 }  // namespace
@@ -101,6 +120,7 @@ Setup prepare(const TrainOptions& options) {
         {.hint = fmt::format("give --model NAME ({}), or a file with a model's configuration", model_names())});
   }
   const models::DecoderConfig model = read_model(config);
+  note_dropout(config);
   if (config.sequence_length == 0) {
     config.sequence_length = model.positions;
     config.assumed.push_back(
@@ -111,20 +131,37 @@ Setup prepare(const TrainOptions& options) {
   Limits limits;
   settle_memory(config, limits);
   // A run reserves its space on the drive at once, and is refused there; a dry run reserves nothing.
-  if (options.dry_run) limits.nvme = free_on_drives(config);
+  if (options.dry_run) settle_drives(config, limits);
   Layout layout =
       models::decoder_layout(model, batch, config.precision, config.device_threads, config.no_decay);
   return {std::move(config), model, batch, std::move(layout), limits};
+}
+
+std::optional<Config> cheapest_that_fits(const Setup& setup) {
+  if (const auto found = cheapest_placement(setup.layout, setup.config, setup.limits)) return found;
+  // With a drive, perhaps.
+  Config config = setup.config;
+  for (std::string* path : {&config.parameter_nvme_path, &config.optimizer_nvme_path}) {
+    if (path->empty()) *path = "DIR";
+  }
+  return cheapest_placement(setup.layout, config, setup.limits);
+}
+
+std::string flags_of(const Setup& setup, const Config& placement) {
+  const bool needs_path =
+      (placement.optimizer_tier == Tier::nvme && setup.config.optimizer_nvme_path.empty()) ||
+      (placement.parameter_tier == Tier::nvme && setup.config.parameter_nvme_path.empty());
+  return placement_flags(placement) + (needs_path ? " --nvme-path DIR" : "");
 }
 
 void check_fits(const Setup& setup) {
   try {
     check_plan(setup.layout, setup.config, setup.limits);
   } catch (const Error& error) {
-    const auto other = cheapest_placement(setup.layout, setup.config, setup.limits);
-    if (!other) throw;
+    const auto other = cheapest_that_fits(setup);
     ErrorDetail detail = error.detail();
-    detail.hint = fmt::format("{} fits; or {}", placement_flags(*other), detail.hint);
+    detail.hint = other ? fmt::format("{} fits; or {}", flags_of(setup, *other), detail.hint)
+                        : fmt::format("no placement fits, not even on nvme; {}", detail.hint);
     throw Error(error.kind(), error.what(), detail);
   }
 }

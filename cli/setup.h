@@ -7,6 +7,9 @@
 #include "../offload/plan.h"
 #include "train.h"
 
+#include <optional>
+#include <string>
+
 namespace spillway::cli {
 
 struct Setup {
@@ -21,6 +24,12 @@ struct Setup {
 
 /// Throws Error for everything that is wrong with it, short of what does not fit.
 Setup prepare(const TrainOptions& options);
+
+/// The placement that fits and moves the least, on a drive that is still to be named if it must be; nothing
+/// where none fits.
+std::optional<Config> cheapest_that_fits(const Setup& setup);
+/// The flags that choose it, with "--nvme-path DIR" where the directory is still to be named.
+std::string flags_of(const Setup& setup, const Config& placement);
 
 /// Throws Error (resources) with the placement that fits, where the one chosen does not.
 void check_fits(const Setup& setup);

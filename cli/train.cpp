@@ -185,25 +185,32 @@ void train(const TrainOptions& options) {
   check_options(options);
   const Setup setup = prepare(options);
   const Config& config = setup.config;
-  if (options.dry_run) return dry_run(setup, options.json);
+  const Outputs output(options);
+  output.check_apart_from("the file of --config", options.config);
+  output.check_apart_from("the model's configuration", config.model_source);
+  for (const auto& name : models::matching_files(config.data))
+    output.check_apart_from("a file of --data", name);
+  for (const auto& name : models::matching_files(config.eval_data)) {
+    output.check_apart_from("a file of --eval-data", name);
+  }
+  if (config.eval_every > 0 && config.eval_data.empty()) {
+    throw Error(ErrorKind::usage, "spillway.eval_every (--eval-every) without data to measure the loss on",
+                {.hint = "give --eval-data FILE"});
+  }
+  if (options.dry_run) return dry_run(setup, output.json);
   if (config.data.empty()) {
     throw Error(ErrorKind::usage, "train needs --data FILE: there is nothing to train on",
                 {.hint = "text or token files; --dry-run shows the plan without any"});
   }
-  if (config.eval_every > 0 && config.eval_data.empty()) {
-    throw Error(ErrorKind::usage, "--eval-every without --eval-data: there is nothing to measure the loss on",
-                {.hint = "give --eval-data FILE"});
-  }
   check_fits(setup);
-  const Outputs output(options);
-  output.check_apart_from("the file of --config", options.config);
-  output.check_apart_from("the model's configuration", config.model_source);
   const models::TokenData data = read_data(config.data, setup, "the data");
   std::optional<models::TokenData> eval_data;
   if (!config.eval_data.empty()) eval_data = read_data(config.eval_data, setup, "the validation data");
-  for (const auto& name : data.files()) output.check_apart_from("a file of --data", name);
-  if (eval_data) {
-    for (const auto& name : eval_data->files()) output.check_apart_from("a file of --eval-data", name);
+  if (eval_data && eval_data->is_text() != data.is_text()) {
+    throw Error(ErrorKind::configuration,
+                fmt::format("--data holds {} and --eval-data {}", data.is_text() ? "text" : "tokens",
+                            eval_data->is_text() ? "text" : "tokens"),
+                {.hint = "measure the loss on what is trained on"});
   }
   const models::TokenData* const eval_or_null = eval_data ? &*eval_data : nullptr;
 

@@ -81,6 +81,13 @@ std::string hint_for_unknown(const std::string& path) {
   return close.empty() ? "" : fmt::format("did you mean {}?", close);
 }
 
+/// How a section is written that old files, or guesses, give as a single value.
+std::string form_of(const std::string& section) {
+  if (section == "zero_optimization") return "write {\"stage\": 3}";
+  if (section.starts_with("zero_optimization.offload_")) return "write {\"device\": \"cpu\"}";
+  return {};
+}
+
 /// Everything that a file and a command line give.
 struct Given {
   std::map<std::string, Value> values;               // by the key's own name
@@ -126,7 +133,7 @@ class Collector {
       if (key->info.effect == KeyEffect::later && is_switched_on(value)) given_.later.push_back(written);
     } else if (sections().contains(path)) {
       if (absent) return;
-      if (!value.is_object()) throw Value{value, where}.not_a("an object");
+      if (!value.is_object()) throw Value{value, where}.not_a("an object", form_of(path));
       collect(value, path, written);
     } else {
       given_.unknown.push_back(written);
@@ -260,6 +267,11 @@ void resolve_schedule(Draft& d) {
     return given.value_or(otherwise);
   };
   s.warmup_steps = settle("warmup_num_steps", d.warmup_steps, std::int64_t{0});
+  s.logarithmic = settle("warmup_type", d.warmup_type, std::string("log")) == "log";
+  if (cosine) {
+    s.warmup_minimum_ratio = settle("warmup_min_ratio", d.warmup_minimum_ratio, 0.0);
+    s.cosine_minimum_ratio = settle("cos_min_ratio", d.cosine_minimum_ratio, 1e-4);
+  }
   if (!cosine) {
     s.minimum = settle("warmup_min_lr", d.warmup_minimum, 0.0);
     s.maximum = settle("warmup_max_lr", d.warmup_maximum, d.config.optimizer.learning_rate);
@@ -267,8 +279,9 @@ void resolve_schedule(Draft& d) {
   if (decays) {
     s.total_steps = settle("total_num_steps", d.total_steps, d.config.steps);
     if (s.total_steps < s.warmup_steps) {
-      throw refuse(fmt::format("{}: scheduler.params.total_num_steps {} is less than warmup_num_steps {}",
-                               d.source, s.total_steps, s.warmup_steps),
+      throw refuse(fmt::format("{}: {} {} is less than scheduler.params.warmup_num_steps {}", d.source,
+                               d.total_steps ? "scheduler.params.total_num_steps" : "spillway.steps (--steps)",
+                               s.total_steps, s.warmup_steps),
                    "train for more steps, or warm up for fewer");
     }
   }
@@ -279,6 +292,9 @@ void resolve(Draft& d) {
   resolve_batch(d);
   // As in DeepSpeed: "Adam" is AdamW unless adam_w_mode says otherwise.
   c.optimizer.decoupled = d.adam_w_mode.value_or(true);
+  if (d.optimizer_type == "adam" && !d.adam_w_mode) {
+    c.assumed.push_back("optimizer.params.adam_w_mode = true (Adam means AdamW)");
+  }
   if (d.optimizer_type == "adamw" && !c.optimizer.decoupled) {
     throw refuse(
         fmt::format("{}: optimizer.type AdamW and optimizer.params.adam_w_mode false contradict each other",
@@ -328,9 +344,13 @@ Config parse_config(std::string_view text, std::string_view source, const Config
     }
   }
   // After the values: where an optimizer is not known, its parameters are not either, and matter less.
-  if (!given.unknown.empty() && !options.allow_unknown_keys) {
-    throw refuse(fmt::format("{}: unknown key {:.200}", source, given.unknown.front()),
-                 hint_for_unknown(given.unknown.front()));
+  for (const std::string& key : given.unknown) {
+    // Our own section has no second reader.
+    if (options.allow_unknown_keys && !key.starts_with("spillway.")) continue;
+    const std::size_t more = given.unknown.size() - 1;
+    throw refuse(fmt::format("{}: unknown key {:.200}{}", source, key.empty() ? "\"\"" : key,
+                             more == 0 ? "" : fmt::format(", and {} more", more)),
+                 hint_for_unknown(key));
   }
   resolve(draft);
   // Batch sizes follow from one another: with train_batch_size given, neither of the others was assumed.

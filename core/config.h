@@ -60,7 +60,7 @@ struct Config {
   DType precision = DType::bf16;  ///< bf16, or fp32 (the reference)
   std::int64_t steps = 100;
   std::optional<std::vector<std::string>>
-      no_decay;  ///< spillway.no_decay: name patterns; absent: parameters of one dimension (biases and norms)
+      no_decay;  ///< spillway.no_decay: name patterns; none: parameters of one dimension (biases and norms)
   std::vector<std::string> data;       ///< spillway.data: files or patterns; relative to the working directory
   std::vector<std::string> eval_data;  ///< spillway.eval_data: the same
   std::int64_t eval_every = 0;         ///< spillway.eval_every: steps; 0: after the last one only

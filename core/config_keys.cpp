@@ -19,6 +19,7 @@ using nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kMostThreads = 1024;
+constexpr const char* kBiasesAndNorms = "biases and norms";
 constexpr std::int64_t kMostSteps = 1'000'000'000;
 
 std::string lower(std::string text) {
@@ -242,7 +243,7 @@ std::vector<Key> deepspeed_keys() {
           "warmup_type", "log, linear", "How the rate rises (log)",
           {ScheduleKind::warmup, ScheduleKind::warmup_decay, ScheduleKind::warmup_cosine},
           [](const Value& v, Draft& d) {
-            d.config.schedule.logarithmic = v.word({"log", "linear"}) == "log";
+            d.warmup_type = v.word({"log", "linear"});
           },
           [](const ScheduleConfig& s) { return json(s.logarithmic ? "log" : "linear"); }),
       scheduler_parameter(
@@ -253,13 +254,11 @@ std::vector<Key> deepspeed_keys() {
           [](const ScheduleConfig& s) { return json(s.total_steps); }),
       scheduler_parameter(
           "warmup_min_ratio", "a number up to 1", "Share of the rate at the first step (0). WarmupCosineLR",
-          {ScheduleKind::warmup_cosine},
-          [](const Value& v, Draft& d) { d.config.schedule.warmup_minimum_ratio = v.number(1); },
+          {ScheduleKind::warmup_cosine}, [](const Value& v, Draft& d) { d.warmup_minimum_ratio = v.number(1); },
           [](const ScheduleConfig& s) { return json(s.warmup_minimum_ratio); }),
       scheduler_parameter(
           "cos_min_ratio", "a number up to 1", "Share of the rate in the end (0.0001). WarmupCosineLR",
-          {ScheduleKind::warmup_cosine},
-          [](const Value& v, Draft& d) { d.config.schedule.cosine_minimum_ratio = v.number(1); },
+          {ScheduleKind::warmup_cosine}, [](const Value& v, Draft& d) { d.cosine_minimum_ratio = v.number(1); },
           [](const ScheduleConfig& s) { return json(s.cosine_minimum_ratio); }),
 
       {{"bf16.enabled", KeyEffect::used, "true, false",
@@ -394,14 +393,17 @@ std::vector<Key> own_keys() {
          d.precision = v.word({"bf16", "fp32"}) == "bf16" ? DType::bf16 : DType::fp32;
        },
        [](const Config& c) { return json(name_of(c.precision)); }},
-      {{"spillway.no_decay", KeyEffect::used, "a pattern, or a list of them",
-        "Names of parameters without weight decay, such as \"*.bias\" (those of one dimension: biases and "
-        "norms)"},
+      {{"spillway.no_decay", KeyEffect::used, "\"biases and norms\", or a list of patterns",
+        "Parameters without weight decay: those of one dimension, or those whose names match, such as "
+        "[\"*.bias\"] "
+        "(biases and norms)"},
        [](const Value& v, Draft& d) {
+         if (v.value == kBiasesAndNorms) return;
          d.config.no_decay = v.value.is_array() && v.value.empty() ? std::vector<std::string>()
                                                                    : v.strings("a pattern of parameter names");
        },
-       [](const Config& c) { return c.no_decay ? json(*c.no_decay) : json(); }},
+       [](const Config& c) { return c.no_decay ? json(*c.no_decay) : json(kBiasesAndNorms); },
+       true},
       {{"spillway.device_memory", KeyEffect::used, "a size",
         "What may be used of the device's memory (what is free, less a margin)"},
        [](const Value& v, Draft& d) { d.config.device_memory = v.size(); },
@@ -423,12 +425,12 @@ std::vector<Key> own_keys() {
        [](const Config& c) { return json(c.check_finite); }},
       {{"spillway.resident_fraction", later, "0", not_built}, only(0)},
       {{"spillway.accumulation_order", later, "\"micro_batch\"", not_built}, only("micro_batch")},
-      {{"spillway.activations", later, "\"auto\"",
+      {{"spillway.activations", KeyEffect::used, "\"auto\"",
         "Layer inputs are kept, and the rest of a layer is computed again"},
        only("auto")},
       {{"spillway.delayed_update", later, "false", not_built}, only(false)},
       {{"spillway.checksums", later, "false", not_built}, only(false)},
-      {{"spillway.direct_io", later, "true", "Transfers pass by the page cache"}, only(true)},
+      {{"spillway.direct_io", KeyEffect::used, "true", "Transfers pass by the page cache"}, only(true)},
       {{"spillway.pin_threads", later, "false", not_built}, only(false)},
       {{"spillway.communication_timeout", later, "seconds", "Of a collective between ranks"},
        [](const Value& v, Draft&) { v.number(1e9); }},

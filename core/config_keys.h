@@ -26,7 +26,8 @@ struct Draft {
   std::string optimizer_type = "adamw";
   std::optional<ScheduleKind> scheduler;
   std::optional<std::int64_t> warmup_steps, total_steps;
-  std::optional<double> warmup_minimum, warmup_maximum;
+  std::optional<double> warmup_minimum, warmup_maximum, warmup_minimum_ratio, cosine_minimum_ratio;
+  std::optional<std::string> warmup_type;
   std::vector<std::string> scheduler_parameters;  ///< those that were given
 };
 

@@ -35,16 +35,33 @@ std::vector<Group> groups() {
        "",
        "there is nothing here that it could change",
        {"checkpoint", "disable_allgather", "dataloader_drop_last", "pipeline", "compile", "nebula",
-        "load_universal_checkpoint", "use_data_before_expert_parallelism"}},
+        "load_universal_checkpoint", "timers", "graph_harvesting", "use_node_local_storage", "vocabulary_size",
+        "zero_allow_comm_data_type_fp32", "use_data_before_expert_parallelism"}},
       {ignored,
        "zero_optimization",
        "a hint about buffers and order: the plan and the schedule see to that",
-       {"contiguous_gradients", "reduce_scatter", "allgather_partitions", "round_robin_gradients",
-        "sub_group_size", "stage3_max_live_parameters", "stage3_max_reuse_distance",
-        "stage3_prefetch_bucket_size", "stage3_model_persistence_threshold",
-        "stage3_module_granularity_threshold", "stage3_use_all_reduce_for_fetch_params",
-        "memory_efficient_linear", "enable_sanity_checks", "allgather_sequential", "leaf_module",
-        "override_module_apply", "log_trace_cache_warnings", "ignore_unused_parameters",
+       {"contiguous_gradients",
+        "reduce_scatter",
+        "allgather_partitions",
+        "round_robin_gradients",
+        "sub_group_size",
+        "stage3_max_live_parameters",
+        "stage3_max_reuse_distance",
+        "stage3_prefetch_bucket_size",
+        "stage3_model_persistence_threshold",
+        "stage3_module_granularity_threshold",
+        "stage3_use_all_reduce_for_fetch_params",
+        "memory_efficient_linear",
+        "enable_sanity_checks",
+        "stage3_allgather_sequential",
+        "use_multi_rank_bucket_allreduce",
+        "stage3_partition_stream_chunk_size",
+        "save_muon_momentum_buffer_in_memory",
+        "allgather_size",
+        "leaf_module",
+        "override_module_apply",
+        "log_trace_cache_warnings",
+        "ignore_unused_parameters",
         "cpu_offload_use_pin_memory"}},
       {ignored,
        "zero_optimization",
@@ -67,7 +84,7 @@ std::vector<Group> groups() {
       {ignored,
        "optimizer.params",
        "a choice between implementations that are not here",
-       {"torch_adam", "fused", "foreach"}},
+       {"torch_adam", "fused", "foreach", "capturable", "fp32_optimizer_states"}},
       {ignored,
        "fp16",
        "bf16 needs no scaling of the loss",
@@ -99,7 +116,7 @@ std::vector<Group> groups() {
        "zero_optimization",
        "not built",
        {"zero_hpz_partition_size", "mics_shard_size", "mics_hierarchical_params_gather"}},
-      {refused, "optimizer.params", "another optimizer than Adam", {"amsgrad"}},
+      {refused, "optimizer.params", "another optimizer than Adam", {"amsgrad", "maximize"}},
   };
 }
 
@@ -154,6 +171,7 @@ const std::vector<Alias>& aliases() {
 }
 
 bool is_switched_on(const json& value) {
+  if (value.is_object() && value.contains("enabled")) return is_switched_on(value.at("enabled"));
   if (value.is_structured()) {
     std::vector<json> members;
     collect_enabled(value, members);

@@ -93,6 +93,8 @@ std::string Value::directory() const {
   if (paths.size() != 1) {
     throw not_a("one directory", "state is not striped over several drives yet: name one of them");
   }
+  constexpr std::size_t kLongest = 4096;  // PATH_MAX
+  if (paths.front().size() >= kLongest) throw not_a("a path that a system takes: it is too long");
   std::array<char, 256> host{};
   if (gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
   // One rank, the first.

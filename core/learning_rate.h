@@ -15,7 +15,9 @@ namespace spillway {
 ///   WarmupDecayLR   the same, then minimum + (maximum - minimum) max(0, (total - t) / max(1, total - w))
 ///   WarmupCosineLR  base (r0 + (1 - r0) g(t)) while t < w, then
 ///                   base (r1 + (1 - r1) (1 + cos(pi (t - w + 1) / (total - w))) / 2)
-/// A cosine that has reached its end stays there (DeepSpeed's would rise again).
+/// A cosine that has reached its end stays there (DeepSpeed's would rise again). DeepSpeed's engine moves its
+/// scheduler after each update, from -1 on, and so makes its second update with t = 0 too: it is one update
+/// behind.
 double learning_rate(const ScheduleConfig& schedule, double base, std::int64_t updates);
 
 }  // namespace spillway

@@ -16,7 +16,7 @@ enum class Lane : std::uint8_t { compute, communicate, copy_down, copy_up, adam,
 constexpr int kLanes = 7;
 constexpr std::string_view name_of(Lane lane) {
   constexpr std::string_view names[kLanes] = {"compute", "communicate", "copy_down", "copy_up",
-                                        "adam",    "read",        "write"};
+                                              "adam",    "read",        "write"};
   return names[static_cast<int>(lane)];
 }
 

@@ -39,20 +39,6 @@ bool exists(const std::string& path) {
   return stat(path.c_str(), &status) == 0;
 }
 
-/// The files that a pattern matches; the name itself where it is none.
-std::vector<std::string> matching(const std::string& name) {
-  if (exists(name) || name.find_first_of("*?[") == std::string::npos) return {name};
-  glob_t found{};
-  const int failure = glob(name.c_str(), GLOB_NOSORT, nullptr, &found);
-  std::vector<std::string> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
-  globfree(&found);
-  if (failure != 0 || paths.empty()) {
-    throw Error(ErrorKind::io, fmt::format("no data file matches the pattern {}", name));
-  }
-  std::sort(paths.begin(), paths.end());
-  return paths;
-}
-
 /// Fills `bytes` from the place on; false where the file ends before.
 bool read_at(int descriptor, const std::string& path, std::int64_t offset, std::span<unsigned char> bytes) {
   for (std::size_t done = 0; done < bytes.size();) {
@@ -96,6 +82,26 @@ class Frequencies {
 
 }  // namespace
 
+std::vector<std::string> matching_files(const std::vector<std::string>& names) {
+  std::vector<std::string> files;
+  for (const std::string& name : names) {
+    if (exists(name) || name.find_first_of("*?[") == std::string::npos) {
+      files.push_back(name);
+      continue;
+    }
+    glob_t found{};
+    const int failure = glob(name.c_str(), GLOB_NOSORT, nullptr, &found);
+    std::vector<std::string> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+    globfree(&found);
+    if (failure != 0 || paths.empty()) {
+      throw Error(ErrorKind::io, fmt::format("no data file matches the pattern {}", name));
+    }
+    std::sort(paths.begin(), paths.end());
+    files.insert(files.end(), paths.begin(), paths.end());
+  }
+  return files;
+}
+
 TokenFormat token_format(std::string_view word) {
   if (word.empty()) return TokenFormat::automatic;
   if (word == "bytes") return TokenFormat::bytes;
@@ -108,9 +114,7 @@ TokenData::TokenData(const std::vector<std::string>& names, Options options) : o
   if (options_.length < 1 || options_.vocabulary < 1) {
     throw std::logic_error("TokenData: a sequence has at least one token, and so has a vocabulary");
   }
-  for (const std::string& name : names) {
-    for (const std::string& path : matching(name)) open_file(path);
-  }
+  for (const std::string& path : matching_files(names)) open_file(path);
   if (tokens_ <= options_.length) {
     const std::string one = files_.size() == 1 ? files_.front().path + ": " : "";
     throw Error(ErrorKind::configuration,

@@ -21,6 +21,10 @@ enum class TokenFormat : std::uint8_t {
 /// "" (automatic), "bytes", "uint16", "uint32"; another word is std::logic_error.
 TokenFormat token_format(std::string_view word);
 
+/// The files that names and patterns (as of a shell) stand for: a name that exists, or holds no wildcard, is
+/// itself, and a pattern's matches are sorted. Throws Error (io) for a pattern without a match.
+std::vector<std::string> matching_files(const std::vector<std::string>& names);
+
 /// Nothing of the files is kept in memory: sequences are read when they are asked for. Used by one thread.
 class TokenData {
  public:
@@ -32,10 +36,10 @@ class TokenData {
     std::function<void(std::int64_t, std::int64_t)> progress = {};
   };
 
-  /// `names`: files, or patterns as of a shell, whose matches are sorted; a file that exists is never a
-  /// pattern. Reads everything once and checks every token. Throws Error: io for what can't be read or matches
-  /// nothing; configuration for a token outside the vocabulary (with file, index in it, and value), a header or
-  /// size that does not fit, text beside tokens, and fewer than length + 1 tokens in all.
+  /// `names`: as of matching_files. Reads everything once and checks every token. Throws Error: io for what
+  /// can't be read or matches nothing; configuration for a token outside the vocabulary (with file, index in
+  /// it, and value), a header or size that does not fit, text beside tokens, and fewer than length + 1 tokens
+  /// in all.
   TokenData(const std::vector<std::string>& names, Options options);
   std::vector<std::string> files() const;  ///< in the order in which they are read
   std::int64_t tokens() const { return tokens_; }

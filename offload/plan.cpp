@@ -140,8 +140,10 @@ void check_tier(const Layout& layout, const Config& config, const Plan& plan, Ti
 bool fits(const Plan& plan, const Limits& limits) {
   const auto within = [](std::int64_t bytes, std::int64_t limit) { return limit < 0 || bytes <= limit; };
   return within(plan.device.total(), limits.device) && within(plan.host.total(), limits.host) &&
-         within(plan.nvme.total(), limits.nvme) &&
-         within(plan.device.total() + plan.host.total(), limits.memory);
+         within(plan.device.total() + plan.host.total(), limits.memory) &&
+         (limits.is_one_drive ? within(plan.nvme.total(), limits.parameter_drive)
+                              : within(plan.nvme.bytes_of("parameters"), limits.parameter_drive) &&
+                                    within(plan.nvme.bytes_of("optimizer records"), limits.optimizer_drive));
 }
 
 void check_plan(const Layout& layout, const Config& config, const Limits& limits) {
@@ -156,11 +158,14 @@ void check_plan(const Layout& layout, const Config& config, const Limits& limits
                describe(plan.device) + ", " + describe(plan.host)),
         {.hint = "place more of it on nvme, make the micro-batch or the sequence shorter, or free memory"});
   }
-  if (limits.nvme >= 0 && plan.nvme.total() > limits.nvme) {
-    throw Error(ErrorKind::resources,
-                excess(layout, "nvme", plan.nvme.total(), limits.nvme, describe(plan.nvme)),
+  const auto check_drive = [&](std::int64_t needed, std::int64_t limit) {
+    if (limit < 0 || needed <= limit) return;
+    throw Error(ErrorKind::resources, excess(layout, "nvme", needed, limit, describe(plan.nvme)),
                 {.hint = "free space on the drive, or name another with --nvme-path"});
-  }
+  };
+  if (limits.is_one_drive) return check_drive(plan.nvme.total(), limits.parameter_drive);
+  check_drive(plan.nvme.bytes_of("parameters"), limits.parameter_drive);
+  check_drive(plan.nvme.bytes_of("optimizer records"), limits.optimizer_drive);
 }
 
 }  // namespace spillway

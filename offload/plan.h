@@ -53,7 +53,9 @@ Plan make_plan(const Layout& layout, const Config& config);
 struct Limits {
   std::int64_t device = -1;
   std::int64_t host = -1;
-  std::int64_t nvme = -1;
+  std::int64_t parameter_drive = -1;  ///< of what lies in the directory for parameters
+  std::int64_t optimizer_drive = -1;  ///< and in that for optimizer records
+  bool is_one_drive = true;           ///< both lie on one: `parameter_drive` is the limit of their sum
   std::int64_t memory = -1;  ///< of device and host together, where the device's memory is the host's own
 };
 

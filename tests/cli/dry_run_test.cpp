@@ -104,6 +104,27 @@ TEST_F(DryRun, ADriveWithoutSpaceDoesNotFit) {
   EXPECT_EQ(outcome.exit_code, 3) << outcome.out;
 }
 
+TEST_F(DryRun, NamesADriveWhereNothingElseFits) {
+  // Both tiers fill what is free: only a drive helps, and none was named.
+  const Outcome outcome =
+      run({"--config", example("decoder-25m.json"), "--offload-optimizer", "host", "--offload-parameters",
+           "host", "--device-memory", "34M", "--host-memory", "70M"});
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_NE(outcome.err.find("--offload-optimizer nvme"), std::string::npos) << outcome.err;
+  const Outcome unnamed = run({"--model", "decoder-25m", "--device-memory", "60M", "--host-memory", "70M"});
+  EXPECT_EQ(unnamed.exit_code, 3);
+  EXPECT_NE(unnamed.err.find("--offload-optimizer nvme --nvme-path DIR fits"), std::string::npos)
+      << unnamed.err;
+  EXPECT_NE(unnamed.out.find("--nvme-path DIR"), std::string::npos) << unnamed.out;
+}
+
+TEST_F(DryRun, ADriveThatARunWouldRefuseIsRefused) {
+  for (const std::string& path : {std::string("/dev/shm"), scratch_.write("file", "x")}) {
+    const Outcome outcome = run({"--config", example("decoder-tiny.json"), "--nvme-path", path});
+    EXPECT_EQ(outcome.exit_code, 4) << path << outcome.err;
+  }
+}
+
 TEST_F(DryRun, ADirectoryThatIsNotThereIsAnError) {
   const Outcome outcome = run({"--config", example("decoder-tiny.json"), "--nvme-path", scratch_.path("gone")});
   EXPECT_EQ(outcome.exit_code, 4);
@@ -118,7 +139,8 @@ struct FlagAndKey {
 };
 
 TEST_F(DryRun, EveryFlagIsItsKey) {
-  const std::string text = scratch_.write("text.txt", sample_text());
+  const std::string text = scratch_.write("text.txt", sample_text()),
+                    other = scratch_.write("other.txt", sample_text());
   const std::vector<FlagAndKey> all = {
       {{"--lr", "0.25"}, "/optimizer/params/lr", 0.25},
       {{"--batch-size", "3"}, "/train_micro_batch_size_per_gpu", 3},
@@ -130,8 +152,8 @@ TEST_F(DryRun, EveryFlagIsItsKey) {
       {{"--sequence-length", "16"}, "/spillway/sequence_length", 16},
       {{"--vocab", "300"}, "/spillway/vocab", 300},
       {{"--tokens", "bytes"}, "/spillway/tokens", "bytes"},
-      {{"--data", text, "--data", "b"}, "/spillway/data", {text, "b"}},
-      {{"--eval-data", text, "c"}, "/spillway/eval_data", {text, "c"}},
+      {{"--data", text, "--data", other}, "/spillway/data", {text, other}},
+      {{"--eval-data", text, other}, "/spillway/eval_data", {text, other}},
       {{"--eval-every", "4"}, "/spillway/eval_every", 4},
       {{"--offload-optimizer", "cpu"}, "/zero_optimization/offload_optimizer/device", "host"},
       {{"--offload-parameters", "cpu"}, "/zero_optimization/offload_param/device", "host"},
@@ -143,7 +165,9 @@ TEST_F(DryRun, EveryFlagIsItsKey) {
       {{"--model", "decoder-25m"}, "/spillway/model", "decoder-25m"},
   };
   // What is free changes from one run to the next.
-  const json base = {{"spillway", {{"model", "decoder-tiny"}, {"device_memory", "3G"}, {"host_memory", "3G"}}}};
+  const json base = {
+      {"spillway",
+       {{"model", "decoder-tiny"}, {"device_memory", "3G"}, {"host_memory", "3G"}, {"eval_data", other}}}};
   const auto config_of = [&](const json& file, std::vector<std::string> flags) {
     flags.insert(flags.begin(), {"--config", scratch_.write("run.json", file.dump())});
     const Outcome outcome = run(flags);

@@ -215,12 +215,34 @@ TEST_F(Refusals, Models) {
 }
 
 TEST_F(Refusals, OutputFilesBeforeAnythingElse) {
+  for (const std::string flag : {"--json", "--trace", "--metrics", "--config"}) {
+    refused({"train", "--model", "decoder-tiny", "--data", text_, flag, ""}, 2, {flag, "a name is missing"});
+  }
   for (const std::string flag : {"--json", "--trace"}) {
     refused(whole({flag, scratch_.path("gone/x.json")}), 4, {flag, "gone/x.json", "No such file"});
     refused(whole({flag, scratch_.root()}), 4, {flag, "Is a directory"});
     refused(whole({flag, "/proc/x.json"}), 4, {flag, "/proc/x.json"});
     refused(whole({flag, text_ + "/x.json"}), 4, {flag, "Not a directory"});
   }
+}
+
+TEST_F(Refusals, AFileBeyondTheLimitIsAnErrorAndNothingIsLeft) {
+  const auto before = scratch_.names();
+  const Outcome outcome =
+      run_command({"bash", "-c",
+                   "ulimit -f 1; exec " SPILLWAY_PROGRAM " train --model decoder-tiny --data '" + text_ +
+                       "' --steps 1 --json '" + scratch_.path("result.json") + "' > /dev/null"});
+  EXPECT_EQ(outcome.exit_code, 4) << outcome.err;
+  EXPECT_NE(outcome.err.find("File too large"), std::string::npos) << outcome.err;
+  EXPECT_EQ(scratch_.names(), before);
+}
+
+TEST_F(Refusals, TextBesideTokens) {
+  std::string header(1024, '\0');
+  header[0] = '\x88', header[1] = '\xd8', header[2] = '\x34', header[3] = '\x01', header[4] = 1,
+  header[8] = '\xc8';
+  const std::string with_header = scratch_.write("tokens.bin", header + std::string(400, '\0'));
+  refused(whole({"--eval-data", with_header}), 2, {"--data holds text", "--eval-data tokens"});
 }
 
 TEST_F(Refusals, ThreadsThatTheSystemDoesNotGive) {
@@ -256,6 +278,20 @@ TEST_F(Refusals, OutputFilesThatAreInputsOrEachOther) {
     refused(whole({flag, file}, file), 2, {flag, file, "--config"});
     refused(whole({flag, model}, file), 2, {flag, model, "the model's configuration"});
   }
+  // A dry run reads no data, and must not lose them either.
+  refused({"train", "--model", "decoder-tiny", "--data", scratch_.root() + "/te*.txt", "--dry-run", "--json",
+           text_},
+          2, {"--json", "--data"});
+  refused({"train", "--config", file, "--dry-run", "--json", file}, 2, {"--json", "--config"});
+  refused({"train", "--model", model, "--dry-run", "--json", model}, 2,
+          {"--json", "the model's configuration"});
+  // One file by two spellings, in the directory where the program is called.
+  const Outcome spelt =
+      run_command({"sh", "-c",
+                   "cd '" + scratch_.root() +
+                       "' && exec " SPILLWAY_PROGRAM
+                       " train --model decoder-tiny --data text.txt --steps 1 --json j --trace ./j"});
+  EXPECT_EQ(spelt.exit_code, 2) << spelt.err;
   const std::string both = scratch_.path("later.json");
   refused(whole({"--json", both, "--trace", both}, file), 2, {"--trace", "--json", both});
   refused(whole({"--json", both, "--trace", scratch_.path("later-link.json")}, file), 2, {"--trace", "--json"});

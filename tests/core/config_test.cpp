@@ -59,7 +59,7 @@ TEST(Config, EveryKeyHasItsEffect) {
     },
     "spillway": {"model": {"n_layer": 3}, "sequence_length": 5e2, "seed": 7, "steps": 12, "state_format": "fp32",
                  "precision": "fp32", "device_memory": "40M", "host_memory": 5e8, "update_threads": 3,
-                 "device_threads": 2, "check_finite": false}
+                 "device_threads": 2, "check_finite": false, "no_decay": ["*.bias"]}
   })");
   EXPECT_EQ(config.micro_batch, 4);
   EXPECT_EQ(config.accumulation, 6);
@@ -122,6 +122,8 @@ TEST(Config, BatchSizesFollowFromOneAnother) {
 
 TEST(Config, AdamIsAdamWUnlessItSaysOtherwise) {
   EXPECT_TRUE(parse(R"({"optimizer": {"type": "Adam"}})").optimizer.decoupled);
+  EXPECT_NE(parse(R"({"optimizer": {"type": "Adam"}})").assumed.front().find("adam_w_mode = true"),
+            std::string::npos);
   EXPECT_TRUE(
       parse(R"({"optimizer": {"type": "adamw", "params": {"adam_w_mode": true}}})").optimizer.decoupled);
   EXPECT_FALSE(
@@ -226,6 +228,10 @@ TEST(Config, ContradictionsAreRefusedWithBothSides) {
             std::string::npos);
   EXPECT_NE(refusal(R"({"train_batch_size": 2, "train_micro_batch_size_per_gpu": 4})").find("= 4"),
             std::string::npos);
+  EXPECT_NE(refusal(R"({"train_micro_batch_size_per_gpu": 1024, "gradient_accumulation_steps": 1025})"),
+            "accepted");
+  EXPECT_EQ(refusal(R"({"train_micro_batch_size_per_gpu": 1024, "gradient_accumulation_steps": 1024})"),
+            "accepted");
   EXPECT_NE(refusal(R"({"train_micro_batch_size_per_gpu": 4096, "gradient_accumulation_steps": 1048576})")
                 .find("is more than"),
             std::string::npos);

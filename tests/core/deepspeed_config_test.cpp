@@ -174,6 +174,8 @@ TEST(DeepSpeedConfig, ReadsNumbersInAnyForm) {
   EXPECT_EQ(parse(at("train_batch_size", "1.6e1")).micro_batch, 16);
   EXPECT_EQ(refusal(at("zero_optimization.reduce_bucket_size", "5e8")), "accepted");
   EXPECT_NE(refusal(at("zero_optimization.reduce_bucket_size", "-1")), "accepted");
+  // What a double cannot count is no whole number.
+  EXPECT_NE(refusal(at("zero_optimization.reduce_bucket_size", "1e17")), "accepted");
 }
 
 TEST(DeepSpeedConfig, ReplacesWhatStandsForTheRankInPaths) {
@@ -188,6 +190,10 @@ TEST(DeepSpeedConfig, ReplacesWhatStandsForTheRankInPaths) {
             std::string::npos);
   EXPECT_NE(refusal(at("zero_optimization.offload_optimizer.nvme_path", "[]")), "accepted");
   EXPECT_NE(refusal(at("zero_optimization.offload_optimizer.nvme_path", "[3]")), "accepted");
+  std::string endless = "\"";
+  for (int i = 0; i < 1'000'000; ++i) endless += "{rank}";
+  EXPECT_NE(refusal(at("zero_optimization.offload_optimizer.nvme_path", endless + "\"")).find("too long"),
+            std::string::npos);
 }
 
 TEST(DeepSpeedConfig, SchedulersHaveDeepSpeedsDefaults) {
@@ -229,13 +235,22 @@ TEST(DeepSpeedConfig, SchedulersHaveDeepSpeedsDefaults) {
   EXPECT_NE(refused(R"({"type": "WarmupDecayLR", "params": {"cos_min_ratio": 0.3}})")
                 .find("no parameter of WarmupDecayLR"),
             std::string::npos);
+  EXPECT_EQ(refused(R"({"type": "WarmupDecayLR", "params": {"warmup_num_steps": 9, "total_num_steps": 9}})"),
+            "accepted");
+  EXPECT_NE(refused(R"({"type": "WarmupDecayLR", "params": {"warmup_num_steps": 101}})")
+                .find("spillway.steps (--steps) 100 is less"),
+            std::string::npos);
+  const Config cosine_assumed = parse(R"({"scheduler": {"type": "WarmupCosineLR"}})");
+  for (const char* one : {"warmup_type = \"log\"", "warmup_min_ratio = 0.0", "cos_min_ratio = 0.0001"}) {
+    EXPECT_TRUE(any_contains(cosine_assumed.assumed, one)) << one;
+  }
   EXPECT_NE(refused(R"({"params": {"warmup_num_steps": 3}})").find("without scheduler.type"),
             std::string::npos);
   EXPECT_NE(refused(R"({"type": "WarmupLR", "params": {"warmup_max_lr": 0}})").find("zero"), std::string::npos);
   EXPECT_NE(refused(R"({"type": "WarmupLR", "params": {"warmup_type": "cubic"}})").find("log or linear"),
             std::string::npos);
   EXPECT_NE(refused(R"({"type": "WarmupDecayLR", "params": {"warmup_num_steps": 9, "total_num_steps": 8}})")
-                .find("less than warmup_num_steps 9"),
+                .find("total_num_steps 8 is less than scheduler.params.warmup_num_steps 9"),
             std::string::npos);
 }
 
@@ -336,7 +351,8 @@ TEST(DeepSpeedConfig, RefusesWhatWouldChangeResultsOnlyWhenItIsSwitchedOn) {
     const std::string message = refusal(at(key, value));
     EXPECT_NE(message.find(key + " is switched on"), std::string::npos) << message;
     for (const std::string off :
-         {"false", "null", "\"none\"", "1", "0", "{}", R"({"enabled": false, "theta": 0.5})"}) {
+         {"false", "null", "\"none\"", "\"false\"", "1", "0", "-1", "{}", R"({"enabled": false, "theta": 0.5})",
+          R"({"enabled": false, "inside": {"enabled": true}})"}) {
       EXPECT_EQ(refusal(at(key, off)), "accepted") << key << " " << off;
     }
   }
@@ -392,6 +408,14 @@ TEST(DeepSpeedConfig, UnknownKeysAreNamedWithTheNearestOrTheRightPlace) {
       refusal(R"({"train_microbatch_size_per_gpu": 3})"),
       "ds.json: unknown key train_microbatch_size_per_gpu | did you mean train_micro_batch_size_per_gpu?");
   EXPECT_EQ(refusal(R"({"quux": 3})"), "ds.json: unknown key quux");
+  EXPECT_EQ(refusal(R"({"quux": 3, "quuy": 3, "bf16": {"on": 1}})"),
+            "ds.json: unknown key bf16.on, and 2 more");
+  EXPECT_EQ(refusal(R"({"": 3})"), "ds.json: unknown key \"\"");
+  EXPECT_NE(refusal(R"({"zero_optimization": true})").find("write {\"stage\": 3}"), std::string::npos);
+  EXPECT_NE(refusal(R"({"zero_optimization": {"offload_param": "cpu"}})").find("write {\"device\": \"cpu\"}"),
+            std::string::npos);
+  EXPECT_THROW(parse(R"({"spillway": {"stepz": 5}})", {}, true),
+               Error);  // our own section has no second reader
   const Config allowed = parse(R"({"quux": 3, "bf16": {"quux": 1}, "gradient_clipping": 0.25})", {}, true);
   EXPECT_TRUE(any_contains(allowed.notes, "unknown keys, allowed: bf16.quux, quux"));
   EXPECT_EQ(allowed.gradient_clipping, 0.25);
@@ -429,6 +453,8 @@ TEST(DeepSpeedConfig, ListsOfOurOwnComeFromTheFileOrFromFlagsGivenSeveralTimes) 
           .data,
       (std::vector<std::string>{"1", "c"}));
   EXPECT_FALSE(parse("{}").no_decay.has_value());
+  EXPECT_FALSE(parse(at("spillway.no_decay", "\"biases and norms\"")).no_decay.has_value());
+  EXPECT_TRUE(any_contains(parse("{}").assumed, "spillway.no_decay = \"biases and norms\""));
   EXPECT_EQ(parse(at("spillway.no_decay", "[]")).no_decay, std::vector<std::string>{});
   EXPECT_EQ(parse(at("spillway.no_decay", R"(["*.bias"])")).no_decay, std::vector<std::string>{"*.bias"});
   for (const std::string bad : {"[3]", "3", "[\"\"]", "{}"}) {

@@ -62,6 +62,11 @@ class Cheapest : public testing::Test {
   Layout layout_{{{"a", {{"a", {1 << 20}}}}, {"b", {{"b", {1 << 20}}}}, {"c", {{"c", {1 << 20}}}}},
                  {.live_units = 1}};
   Config config_;
+  Config nvme_ = [] {
+    Config config;
+    config.parameter_tier = config.optimizer_tier = Tier::nvme;
+    return config;
+  }();
 };
 
 TEST_F(Cheapest, StaysOnTheDeviceWhereItCanAndGoesToTheDriveLast) {
@@ -87,7 +92,18 @@ TEST_F(Cheapest, IsNothingWhereNothingFits) {
   const std::int64_t device = needed(Tier::nvme, Tier::nvme, Tier::device);
   const std::int64_t host = needed(Tier::nvme, Tier::nvme, Tier::host);
   EXPECT_EQ(flags({.device = device, .host = host}), "--offload-parameters nvme --offload-optimizer nvme");
-  EXPECT_EQ(flags({.device = device, .host = host, .nvme = 1}), "none");
+  EXPECT_EQ(flags({.device = device, .host = host, .parameter_drive = 1}), "none");
+  const Limits apart{
+      .device = device, .host = host, .parameter_drive = 1 << 30, .optimizer_drive = 1, .is_one_drive = false};
+  EXPECT_EQ(flags(apart), "none");
+  EXPECT_THROW(check_plan(layout_, nvme_, apart), Error);
+  const Limits enough{.device = device,
+                      .host = host,
+                      .parameter_drive = 1 << 30,
+                      .optimizer_drive = 1 << 30,
+                      .is_one_drive = false};
+  EXPECT_EQ(flags(enough), "--offload-parameters nvme --offload-optimizer nvme");
+  EXPECT_NO_THROW(check_plan(layout_, nvme_, enough));
   config_.parameter_nvme_path = config_.optimizer_nvme_path = "";
   EXPECT_EQ(flags({.device = device, .host = host}), "none");
 }
