@@ -241,26 +241,9 @@ void resolve_precision(Draft& d) {
 
 void resolve_schedule(Draft& d) {
   ScheduleConfig& s = d.config.schedule;
-  if (!d.scheduler) {
-    if (d.scheduler_parameters.empty()) return;
-    throw refuse(fmt::format("{}: scheduler.params without scheduler.type", d.source),
-                 "the schedulers are WarmupLR, WarmupDecayLR and WarmupCosineLR");
-  }
+  if (!d.scheduler) return;
   s.kind = *d.scheduler;
   const bool cosine = s.kind == ScheduleKind::warmup_cosine, decays = s.kind != ScheduleKind::warmup;
-  for (const std::string& parameter : d.scheduler_parameters) {
-    const bool of_cosine = parameter == "warmup_min_ratio" || parameter == "cos_min_ratio";
-    const bool of_rate = parameter == "warmup_min_lr" || parameter == "warmup_max_lr";
-    const bool of_decay = parameter == "total_num_steps";
-    if ((of_cosine && !cosine) || (of_rate && cosine) || (of_decay && !decays)) {
-      constexpr const char* names[] = {"", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR"};
-      throw refuse(fmt::format("{}: scheduler.params.{} is no parameter of {}", d.source, parameter,
-                               names[static_cast<int>(s.kind)]),
-                   of_cosine  ? "it belongs to WarmupCosineLR"
-                   : of_decay ? "it belongs to WarmupDecayLR and WarmupCosineLR"
-                              : "it belongs to WarmupLR and WarmupDecayLR");
-    }
-  }
   const auto settle = [&]<class T>(std::string_view name, const std::optional<T>& given, T otherwise) {
     if (!given)
       d.config.assumed.push_back(fmt::format("scheduler.params.{} = {}", name, json(otherwise).dump()));
@@ -271,8 +254,7 @@ void resolve_schedule(Draft& d) {
   if (cosine) {
     s.warmup_minimum_ratio = settle("warmup_min_ratio", d.warmup_minimum_ratio, 0.0);
     s.cosine_minimum_ratio = settle("cos_min_ratio", d.cosine_minimum_ratio, 1e-4);
-  }
-  if (!cosine) {
+  } else {
     s.minimum = settle("warmup_min_lr", d.warmup_minimum, 0.0);
     s.maximum = settle("warmup_max_lr", d.warmup_maximum, d.config.optimizer.learning_rate);
   }

@@ -50,39 +50,50 @@ void read_bias_correction(const Value& v, Draft&) {
   if (!v.boolean()) throw v.not_a("true", "Adam corrects the bias of its moments here");
 }
 
-void read_scheduler(const Value& v, Draft& d) {
-  const std::string type = v.string("a scheduler");
-  d.scheduler = type == "WarmupLR"         ? std::optional(ScheduleKind::warmup)
-                : type == "WarmupDecayLR"  ? std::optional(ScheduleKind::warmup_decay)
-                : type == "WarmupCosineLR" ? std::optional(ScheduleKind::warmup_cosine)
-                                           : std::nullopt;
-  if (!d.scheduler) {
-    throw v.not_a("a scheduler that is built in",
-                  "the schedulers are WarmupLR, WarmupDecayLR and WarmupCosineLR");
+constexpr std::pair<ScheduleKind, std::string_view> kSchedulers[] = {
+    {ScheduleKind::warmup, "WarmupLR"},
+    {ScheduleKind::warmup_decay, "WarmupDecayLR"},
+    {ScheduleKind::warmup_cosine, "WarmupCosineLR"}};
+constexpr const char* kWhichSchedulers = "the schedulers are WarmupLR, WarmupDecayLR and WarmupCosineLR";
+
+/// Empty for none.
+std::string_view scheduler_name(ScheduleKind kind) {
+  for (const auto& [one, name] : kSchedulers) {
+    if (one == kind) return name;
   }
+  return {};
 }
 
-json scheduler_name(const Config& c) {
-  constexpr const char* names[] = {nullptr, "WarmupLR", "WarmupDecayLR", "WarmupCosineLR"};
-  const char* name = names[static_cast<int>(c.schedule.kind)];
-  return name == nullptr ? json() : json(name);
+void read_scheduler(const Value& v, Draft& d) {
+  const std::string& type = v.string("a scheduler");
+  for (const auto& [kind, name] : kSchedulers) {
+    if (type == name) d.scheduler = kind;
+  }
+  if (!d.scheduler) throw v.not_a("a scheduler that is built in", kWhichSchedulers);
 }
 
-/// A parameter of the scheduler: noted as given, and written where the kind has it.
+/// A parameter of the schedulers of those kinds: refused for others, and written where the kind has it. The
+/// table has it behind scheduler.type, which has been read before.
 Key scheduler_parameter(const char* name, const char* values, const char* help, std::vector<ScheduleKind> kinds,
                         std::function<void(const Value&, Draft&)> read,
                         std::function<json(const ScheduleConfig&)> write) {
+  const auto has = [kinds](ScheduleKind kind) {
+    return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+  };
   return {.info = {.path = fmt::format("scheduler.params.{}", name), .values = values, .help = help},
           .read =
-              [name, read](const Value& v, Draft& d) {
+              [has, kinds, read](const Value& v, Draft& d) {
+                if (!d.scheduler)
+                  throw refuse(fmt::format("{} without scheduler.type", v.where), kWhichSchedulers);
+                if (!has(*d.scheduler)) {
+                  std::vector<std::string_view> owners;
+                  for (const ScheduleKind kind : kinds) owners.push_back(scheduler_name(kind));
+                  throw refuse(fmt::format("{} is no parameter of {}", v.where, scheduler_name(*d.scheduler)),
+                               fmt::format("it belongs to {}", fmt::join(owners, " and ")));
+                }
                 read(v, d);
-                d.scheduler_parameters.push_back(name);
               },
-          .write =
-              [kinds, write](const Config& c) {
-                const bool has = std::find(kinds.begin(), kinds.end(), c.schedule.kind) != kinds.end();
-                return has ? write(c.schedule) : json();
-              }};
+          .write = [has, write](const Config& c) { return has(c.schedule.kind) ? write(c.schedule) : json(); }};
 }
 
 /// What the path of a model names: a file, or a directory with a config.json as Hugging Face lays it out.
@@ -222,7 +233,7 @@ std::vector<Key> deepspeed_keys() {
       {{"scheduler.type", KeyEffect::used, "WarmupLR, WarmupDecayLR, WarmupCosineLR",
         "The learning rate over the steps (constant)"},
        read_scheduler,
-       scheduler_name},
+       [](const Config& c) { return text_or_null(std::string(scheduler_name(c.schedule.kind))); }},
       scheduler_parameter(
           "warmup_min_lr", "a number", "Rate of the first step (0). WarmupLR, WarmupDecayLR",
           {ScheduleKind::warmup, ScheduleKind::warmup_decay},

@@ -28,7 +28,6 @@ struct Draft {
   std::optional<std::int64_t> warmup_steps, total_steps;
   std::optional<double> warmup_minimum, warmup_maximum, warmup_minimum_ratio, cosine_minimum_ratio;
   std::optional<std::string> warmup_type;
-  std::vector<std::string> scheduler_parameters;  ///< those that were given
 };
 
 struct Key {

@@ -64,7 +64,8 @@ std::vector<std::string> groups(const std::string& root, const std::string& cont
     if (!match) continue;
     const std::string mount = root + "/sys/fs/cgroup" + (controller.empty() ? "" : "/" + controller);
     std::vector<std::string> directories;
-    for (std::string path = line.substr(second + 1); path.size() > 1; path.erase(path.rfind('/'))) {
+    for (std::string path = line.substr(second + 1); path.size() > 1 && path.front() == '/';
+         path.erase(path.rfind('/'))) {
       directories.push_back(mount + path);
     }
     directories.push_back(mount);
