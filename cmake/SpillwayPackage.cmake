@@ -23,7 +23,7 @@ set(CPACK_DEBIAN_DEV_PACKAGE_NAME libspillway-dev)
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 # What the static libraries link, and how CMake finds it: Debian's oneDNN asks for OpenCL.
 set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS
-    "libfmt-dev, liburing-dev, libxxhash-dev, libdnnl-dev, ocl-icd-opencl-dev, pkg-config")
+    "libfmt-dev, libhwloc-dev, liburing-dev, libxxhash-dev, libdnnl-dev, ocl-icd-opencl-dev, pkg-config")
 set(CPACK_DEBIAN_DEV_DESCRIPTION "trains models that do not fit in GPU memory (libraries)
 Static libraries, headers and CMake's package files, found by
 find_package(spillway): the offload engine, direct I/O, Adam on the CPU.")
