@@ -18,7 +18,7 @@ class Workers {
   /// threads >= 1, the calling thread included. `processors`: none, or for each worker the one that it runs on,
   /// by the system's number (worker_processors() in topology.h chooses them); several workers may share one.
   /// Worker 0 is the thread that calls for_blocks: it is bound until that returns or throws, and then has its
-  /// own mask again.
+  /// own mask again, which costs some microseconds for each call.
   /// Throws Error (resources) where the system refuses the threads or a processor, and std::invalid_argument
   /// for fewer than one thread or another number of processors than threads.
   explicit Workers(int threads, const std::vector<int>& processors = {});
