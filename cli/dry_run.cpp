@@ -35,7 +35,7 @@ std::string cheapest_text(const Setup& setup, const std::optional<Config>& cheap
   const bool chosen = cheapest->optimizer_tier == setup.config.optimizer_tier &&
                       cheapest->parameter_tier == setup.config.parameter_tier;
   return fmt::format("{} --state-format {}{}: {} a step over nvme, {} between host and device",
-                     flags_of(setup, *cheapest), cheapest->state_format,
+                     flags_of(setup, *cheapest), name_of(cheapest->state_format),
                      chosen ? ", which is the one above" : "",
                      format_size(traffic.nvme_written + traffic.nvme_read), format_size(traffic.copied));
 }
@@ -65,7 +65,7 @@ json report(const Setup& setup, const Plan& plan, const StepTraffic& traffic, bo
   if (cheapest) {
     row["cheapest"] = {{"offload_parameters", name_of(cheapest->parameter_tier)},
                        {"offload_optimizer", name_of(cheapest->optimizer_tier)},
-                       {"state_format", cheapest->state_format}};
+                       {"state_format", name_of(cheapest->state_format)}};
   }
   return row;
 }

@@ -83,7 +83,8 @@ const std::vector<Flag>& flags() {
       {"--state-format",
        {"spillway.state_format"},
        "FORMAT",
-       "How the optimizer's state is stored: fp32 (fp32)",
+       "How the optimizer's state is stored: fp32, bf16 or compact8, with 12, 8 or 5.125 bytes a parameter "
+       "(fp32)",
        kHow},
 
       {"--offload-optimizer",

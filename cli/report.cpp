@@ -159,8 +159,8 @@ std::string description(const Setup& setup, const models::TokenData* data, const
                             c.accumulation == 1 ? "1 micro-batch" : grouped(c.accumulation) + " micro-batches",
                             c.micro_batch, c.seed));
   text += entry("optimizer",
-                fmt::format("{}, {}, weight decay {}, {}", c.optimizer.decoupled ? "AdamW" : "Adam",
-                            schedule_text(c), c.optimizer.weight_decay,
+                fmt::format("{}, state in {}, {}, weight decay {}, {}", optimizer_type(c.optimizer.optimizer),
+                            name_of(c.state_format), schedule_text(c), c.optimizer.weight_decay,
                             c.gradient_clipping > 0 ? fmt::format("clipped to norm {}", c.gradient_clipping)
                                                     : std::string("no clipping")));
   text +=

@@ -111,11 +111,7 @@ struct Run {
 RunResult run_steps(const Run& run) {
   const Config& config = run.setting.setup.config;
   const models::TokenData& data = run.setting.data;
-  AdamHyper decayed{.beta1 = config.optimizer.beta1,
-                    .beta2 = config.optimizer.beta2,
-                    .eps = config.optimizer.eps,
-                    .weight_decay = config.optimizer.weight_decay,
-                    .decoupled = config.optimizer.decoupled};
+  HyperParameters decayed = config.optimizer;
 
   const auto tokens_at_once = static_cast<std::size_t>(run.setting.setup.batch.tokens());
   std::vector<std::int32_t> tokens(tokens_at_once), targets(tokens_at_once);
@@ -125,7 +121,7 @@ RunResult run_steps(const Run& run) {
     // A skipped step leaves the schedule where it is.
     decayed.learning_rate =
         learning_rate(config.schedule, config.optimizer.learning_rate, run.engine.counters().steps);
-    AdamHyper plain = decayed;  // what the weight decay leaves alone
+    HyperParameters plain = decayed;  // what the weight decay leaves alone
     plain.weight_decay = 0;
     if (run.trace != nullptr) run.trace->take_lane_seconds();
     const double begin = run.progress.seconds();

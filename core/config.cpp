@@ -269,21 +269,46 @@ void resolve_schedule(Draft& d) {
   }
 }
 
-void resolve(Draft& d) {
-  Config& c = d.config;
-  resolve_batch(d);
-  // As in DeepSpeed: "Adam" is AdamW unless adam_w_mode says otherwise.
-  c.optimizer.decoupled = d.adam_w_mode.value_or(true);
+/// As in DeepSpeed: "Adam" is AdamW unless adam_w_mode says otherwise.
+void resolve_optimizer(Draft& d) {
+  Optimizer& optimizer = d.config.optimizer.optimizer;
+  if (!has_second_moment(optimizer)) return;
   if (d.optimizer_type == "adam" && !d.adam_w_mode) {
-    c.assumed.push_back("optimizer.params.adam_w_mode = true (Adam means AdamW)");
+    d.config.assumed.push_back("optimizer.params.adam_w_mode = true (Adam means AdamW)");
   }
-  if (d.optimizer_type == "adamw" && !c.optimizer.decoupled) {
+  optimizer = d.adam_w_mode.value_or(true) ? Optimizer::adamw : Optimizer::adam;
+  if (d.optimizer_type == "adamw" && optimizer == Optimizer::adam) {
     throw refuse(
         fmt::format("{}: optimizer.type AdamW and optimizer.params.adam_w_mode false contradict each other",
                     d.source),
         "for L2 regularisation write optimizer.type Adam with adam_w_mode false");
   }
+}
+
+/// What cpu_adam's record format cannot hold, said with the keys that ask for it.
+void check_state_format(const Draft& d) {
+  const Config& c = d.config;
+  if (c.precision == DType::fp32 && c.state_format != StateFormat::fp32) {
+    throw refuse(
+        fmt::format("{}: spillway.state_format {} with spillway.precision fp32: the reference keeps its "
+                    "state in fp32",
+                    d.source, name_of(c.state_format)),
+        "use the state format fp32, or precision bf16");
+  }
+  if (c.state_format == StateFormat::compact8 && !has_second_moment(c.optimizer.optimizer)) {
+    throw refuse(fmt::format("{}: spillway.state_format compact8 is made for the moments of Adam, not for "
+                             "optimizer.type {}",
+                             d.source, optimizer_type(c.optimizer.optimizer)),
+                 "use the state format bf16 or fp32");
+  }
+}
+
+void resolve(Draft& d) {
+  Config& c = d.config;
+  resolve_batch(d);
+  resolve_optimizer(d);
   resolve_precision(d);
+  check_state_format(d);
   resolve_schedule(d);
   for (const auto& [name, flag, tier, path] :
        {std::tuple{"offload_optimizer", "--offload-optimizer", c.optimizer_tier, &c.optimizer_nvme_path},
@@ -341,7 +366,8 @@ Config parse_config(std::string_view text, std::string_view source, const Config
     const bool follows = draft.train_batch &&
                          (path == "train_micro_batch_size_per_gpu" || path == "gradient_accumulation_steps");
     if (!key.assumed || follows || given.values.contains(path)) continue;
-    draft.config.assumed.push_back(fmt::format("{} = {}", path, key.write(draft.config).dump()));
+    const json value = key.write(draft.config);
+    if (!value.is_null()) draft.config.assumed.push_back(fmt::format("{} = {}", path, value.dump()));
   }
   note_without_effect(given, draft.config);
   return draft.config;

@@ -2,7 +2,9 @@
 // The configuration of a run, as read from DeepSpeed's JSON with our own keys under "spillway".
 // docs/configuration.md lists every key.
 #include "dtype.h"
+#include "state_format.h"
 #include "tier.h"
+#include "update.h"
 
 #include <cstdint>
 #include <optional>
@@ -12,14 +14,6 @@
 #include <vector>
 
 namespace spillway {
-
-struct OptimizerConfig {
-  bool decoupled = true;  ///< AdamW; false: Adam, whose weight decay is added to the gradient
-  double learning_rate = 1e-3;
-  double beta1 = 0.9, beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0.0;
-};
 
 enum class ScheduleKind { constant, warmup, warmup_decay, warmup_cosine };
 
@@ -46,7 +40,7 @@ struct Config {
   int micro_batch = 1;                 ///< train_micro_batch_size_per_gpu
   int accumulation = 1;                ///< gradient_accumulation_steps
   double gradient_clipping = 1.0;      ///< 0: off
-  OptimizerConfig optimizer;           ///< optimizer.type, optimizer.params.{lr,betas,eps,weight_decay}
+  HyperParameters optimizer;           ///< optimizer.type, optimizer.params: of the parameters that decay
   ScheduleConfig schedule;             ///< scheduler.type, scheduler.params
   int queue_depth = 32;                ///< aio.queue_depth: operations of the drive in flight
   std::int64_t block_bytes = 1 << 20;  ///< aio.block_size: into which transfers are cut
@@ -56,7 +50,7 @@ struct Config {
   std::int64_t sequence_length = 0;  ///< 0: the model's number of positions
   std::int64_t vocabulary = 0;       ///< spillway.vocab: in the place of the model's vocab_size; 0: that
   std::uint64_t seed = 1234;
-  std::string state_format = "fp32";
+  StateFormat state_format = StateFormat::fp32;
   DType precision = DType::bf16;  ///< bf16, or fp32 (the reference)
   std::int64_t steps = 100;
   std::optional<std::vector<std::string>>
@@ -107,6 +101,9 @@ Config read_config(const std::string& path, const ConfigOptions& options = {});
 /// All values as they will be used, in the file's own structure: parse_config reads it back to an equal Config
 /// (with nothing assumed).
 std::string to_json(const Config& config);
+
+/// As optimizer.type is written: "AdamW", "Adam", "Lion", "SGD".
+std::string_view optimizer_type(Optimizer optimizer);
 
 /// "device", "host", "nvme", or DeepSpeed's "none", "cpu". Throws Error (usage) naming `what`.
 Tier parse_tier(std::string_view word, std::string_view what);

@@ -33,11 +33,61 @@ double positive_rate(const Value& v) {
   return rate;
 }
 
+struct NamedOptimizer {
+  Optimizer optimizer;
+  std::string_view name;
+};
+constexpr NamedOptimizer kOptimizers[] = {
+    {Optimizer::adamw, "AdamW"}, {Optimizer::adam, "Adam"}, {Optimizer::lion, "Lion"}, {Optimizer::sgd, "SGD"}};
+constexpr const char* kWhichOptimizers = "the optimizers are Adam, AdamW, Lion and SGD";
+
+/// What the type stands for until adam_w_mode, which follows, may say otherwise.
 void read_optimizer_type(const Value& v, Draft& d) {
-  d.optimizer_type = lower(v.string("an optimizer: Adam or AdamW"));
-  if (d.optimizer_type != "adam" && d.optimizer_type != "adamw") {
-    throw v.not_a("an optimizer that is built in", "the optimizers are Adam and AdamW");
-  }
+  d.optimizer_type = lower(v.string("an optimizer: Adam, AdamW, Lion or SGD"));
+  const auto found = std::find_if(
+      std::begin(kOptimizers), std::end(kOptimizers),
+      [&](const NamedOptimizer& one) { return lower(std::string(one.name)) == *d.optimizer_type; });
+  if (found == std::end(kOptimizers)) throw v.not_a("an optimizer that is built in", kWhichOptimizers);
+  d.config.optimizer.optimizer = found->optimizer;
+  if (found->optimizer == Optimizer::lion) d.config.optimizer.beta2 = 0.99;  // as its authors recommend
+}
+
+constexpr Optimizer kAdams[] = {Optimizer::adamw, Optimizer::adam};
+constexpr Optimizer kWithBetas[] = {Optimizer::adamw, Optimizer::adam, Optimizer::lion};
+constexpr Optimizer kSgd[] = {Optimizer::sgd};
+
+/// "a, b and c"
+std::string in_words(const std::vector<std::string_view>& names) {
+  const auto first = std::span(names).first(names.size() - 1);
+  return first.empty() ? std::string(names.back())
+                       : fmt::format("{} and {}", fmt::join(first, ", "), names.back());
+}
+
+/// A parameter of those optimizers: refused for others, and written where the optimizer has it. The table has
+/// it behind optimizer.type, which has been read before.
+Key optimizer_parameter(const char* name, const char* values, const char* help,
+                        std::span<const Optimizer> owners, std::function<void(const Value&, Draft&)> read,
+                        std::function<json(const HyperParameters&)> write, bool assumed = true) {
+  const auto has = [owners](Optimizer optimizer) {
+    return std::find(owners.begin(), owners.end(), optimizer) != owners.end();
+  };
+  return {.info = {.path = fmt::format("optimizer.params.{}", name), .values = values, .help = help},
+          .read =
+              [has, owners, read](const Value& v, Draft& d) {
+                const Optimizer optimizer = d.config.optimizer.optimizer;
+                if (!has(optimizer)) {
+                  std::vector<std::string_view> names;
+                  for (const Optimizer owner : owners) names.push_back(optimizer_type(owner));
+                  throw refuse(fmt::format("{} is no parameter of {}", v.where, optimizer_type(optimizer)),
+                               fmt::format("it belongs to {}", in_words(names)));
+                }
+                read(v, d);
+              },
+          .write =
+              [has, write](const Config& c) {
+                return has(c.optimizer.optimizer) && write ? write(c.optimizer) : json();
+              },
+          .assumed = assumed};
 }
 
 void read_betas(const Value& v, Draft& d) {
@@ -48,6 +98,11 @@ void read_betas(const Value& v, Draft& d) {
 
 void read_bias_correction(const Value& v, Draft&) {
   if (!v.boolean()) throw v.not_a("true", "Adam corrects the bias of its moments here");
+}
+
+void read_dampening(const Value& v, Draft&) {
+  if (v.number(1) != 0)
+    throw v.not_a("0", "dampening is not built in: SGD adds the whole gradient to its momentum");
 }
 
 constexpr std::pair<ScheduleKind, std::string_view> kSchedulers[] = {
@@ -89,7 +144,7 @@ Key scheduler_parameter(const char* name, const char* values, const char* help, 
                   std::vector<std::string_view> owners;
                   for (const ScheduleKind kind : kinds) owners.push_back(scheduler_name(kind));
                   throw refuse(fmt::format("{} is no parameter of {}", v.where, scheduler_name(*d.scheduler)),
-                               fmt::format("it belongs to {}", fmt::join(owners, " and ")));
+                               fmt::format("it belongs to {}", in_words(owners)));
                 }
                 read(v, d);
               },
@@ -134,11 +189,10 @@ void read_model(const Value& v, Draft& d) {
 }
 
 void read_state_format(const Value& v, Draft& d) {
-  d.config.state_format = v.string("a state format: fp32");
-  if (d.config.state_format == "bf16" || d.config.state_format == "compact8") {
-    throw v.not_a("built yet", "use the state format fp32");
+  const std::string& word = v.word({"fp32", "bf16", "compact8"});
+  for (const StateFormat format : {StateFormat::fp32, StateFormat::bf16, StateFormat::compact8}) {
+    if (word == name_of(format)) d.config.state_format = format;
   }
-  if (d.config.state_format != "fp32") throw v.not_a("a state format: fp32");
 }
 
 void read_block_size(const Value& v, Draft& d) {
@@ -198,37 +252,48 @@ std::vector<Key> deepspeed_keys() {
         "Only the rows of an embedding that a batch touched travel between ranks"},
        boolean},
 
-      {{"optimizer.type", KeyEffect::used, "Adam, AdamW",
+      {{"optimizer.type", KeyEffect::used, "Adam, AdamW, Lion, SGD",
         "Adam means AdamW too, unless adam_w_mode is false (AdamW)"},
        read_optimizer_type,
-       [](const Config& c) { return json(c.optimizer.decoupled ? "AdamW" : "Adam"); },
+       [](const Config& c) { return json(optimizer_type(c.optimizer.optimizer)); },
        true},
       {{"optimizer.params.lr", KeyEffect::used, "a number above 0", "The learning rate (0.001)"},
        [](const Value& v, Draft& d) { d.config.optimizer.learning_rate = positive_rate(v); },
        [](const Config& c) { return json(c.optimizer.learning_rate); },
        true},
-      {{"optimizer.params.betas", KeyEffect::used, "two numbers below 1",
-        "Decay of the first and second moment (0.9, 0.999)"},
-       read_betas,
-       [](const Config& c) {
-         return json::array({c.optimizer.beta1, c.optimizer.beta2});
-       },
-       true},
-      {{"optimizer.params.eps", KeyEffect::used, "a number", "Added to the root of the second moment (1e-8)"},
-       [](const Value& v, Draft& d) { d.config.optimizer.eps = v.number(1); },
-       [](const Config& c) { return json(c.optimizer.eps); },
-       true},
+      optimizer_parameter("betas", "two numbers below 1",
+                          "Decay of the first and second moment (0.9, 0.999); of Lion the share of the "
+                          "momentum in the direction, and "
+                          "its decay (0.9, 0.99)",
+                          kWithBetas, read_betas,
+                          [](const HyperParameters& h) {
+                            return json::array({h.beta1, h.beta2});
+                          }),
+      optimizer_parameter(
+          "eps", "a number", "Added to the root of the second moment (1e-8). Adam", kAdams,
+          [](const Value& v, Draft& d) { d.config.optimizer.eps = v.number(1); },
+          [](const HyperParameters& h) { return json(h.eps); }),
       {{"optimizer.params.weight_decay", KeyEffect::used, "a number",
-        "Of all parameters but those of spillway.no_decay (0)"},
+        "Of all parameters but those of spillway.no_decay (0). SGD adds it to the gradient"},
        [](const Value& v, Draft& d) { d.config.optimizer.weight_decay = v.number(1e3); },
        [](const Config& c) { return json(c.optimizer.weight_decay); },
        true},
-      {{"optimizer.params.adam_w_mode", KeyEffect::used, "true, false",
-        "false: the decay is added to the gradient (true)"},
-       [](const Value& v, Draft& d) { d.adam_w_mode = v.boolean(); },
-       [](const Config& c) { return json(c.optimizer.decoupled); }},
-      {{"optimizer.params.bias_correction", KeyEffect::used, "true", "Adam corrects the bias of its moments"},
-       read_bias_correction},
+      optimizer_parameter(
+          "adam_w_mode", "true, false", "false: the decay is added to the gradient (true). Adam", kAdams,
+          [](const Value& v, Draft& d) { d.adam_w_mode = v.boolean(); },
+          [](const HyperParameters& h) { return json(h.optimizer == Optimizer::adamw); }, false),
+      optimizer_parameter("bias_correction", "true", "Adam corrects the bias of its moments", kAdams,
+                          read_bias_correction, {}, false),
+      optimizer_parameter(
+          "momentum", "a number below 1", "Of the earlier gradients (0). SGD", kSgd,
+          [](const Value& v, Draft& d) { d.config.optimizer.momentum = v.number_below(1); },
+          [](const HyperParameters& h) { return json(h.momentum); }),
+      optimizer_parameter(
+          "nesterov", "true, false", "The gradient is looked at after the momentum's step (false). SGD", kSgd,
+          [](const Value& v, Draft& d) { d.config.optimizer.nesterov = v.boolean(); },
+          [](const HyperParameters& h) { return json(h.nesterov); }),
+      optimizer_parameter("dampening", "0", "Of the gradient in the momentum; only none is built in. SGD", kSgd,
+                          read_dampening, {}, false),
 
       {{"scheduler.type", KeyEffect::used, "WarmupLR, WarmupDecayLR, WarmupCosineLR",
         "The learning rate over the steps (constant)"},
@@ -394,9 +459,11 @@ std::vector<Key> own_keys() {
        [](const Value& v, Draft& d) { d.config.seed = static_cast<std::uint64_t>(v.integer(0)); },
        [](const Config& c) { return json(c.seed); },
        true},
-      {{"spillway.state_format", KeyEffect::used, "fp32", "How the optimizer's state is stored (fp32)"},
+      {{"spillway.state_format", KeyEffect::used, "fp32, bf16, compact8",
+        "How the optimizer's state is stored: 12, 8 or 5.125 bytes a parameter with Adam, the weight included "
+        "(fp32)"},
        read_state_format,
-       [](const Config& c) { return json(c.state_format); },
+       [](const Config& c) { return json(name_of(c.state_format)); },
        true},
       {{"spillway.precision", KeyEffect::used, "bf16, fp32",
         "What is computed in; fp32 is the reference of the host device (bf16)"},
@@ -449,6 +516,16 @@ std::vector<Key> own_keys() {
 }
 
 }  // namespace
+}  // namespace spillway::config_detail
+
+std::string_view spillway::optimizer_type(Optimizer optimizer) {
+  using config_detail::kOptimizers;
+  return std::find_if(std::begin(kOptimizers), std::end(kOptimizers),
+                      [&](const auto& one) { return one.optimizer == optimizer; })
+      ->name;
+}
+
+namespace spillway::config_detail {
 
 const std::vector<Key>& used_keys() {
   static const std::vector<Key> all = [] {

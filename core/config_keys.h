@@ -23,7 +23,7 @@ struct Draft {
   std::optional<Value> train_batch, micro_batch, accumulation;
   std::optional<bool> bf16, fp16, adam_w_mode;
   std::optional<DType> precision;
-  std::string optimizer_type = "adamw";
+  std::optional<std::string> optimizer_type;  ///< as written: "Adam" may mean AdamW
   std::optional<ScheduleKind> scheduler;
   std::optional<std::int64_t> warmup_steps, total_steps;
   std::optional<double> warmup_minimum, warmup_maximum, warmup_minimum_ratio, cosine_minimum_ratio;

@@ -10,8 +10,8 @@
 
 namespace spillway {
 
-/// What a sequence of numbers is for. A parameter's stream is its index in the layout; other purposes count
-/// down from the top.
+/// What a sequence of numbers is for. A parameter's stream is its index in the layout: step 0 are its first
+/// weights, later ones the rounding of its moments. Other purposes count down from the top.
 inline constexpr std::uint32_t kDataOrderStream = 0xffffffffu;
 inline constexpr std::uint32_t kSamplingStream = 0xfffffffeu;
 
@@ -73,6 +73,43 @@ struct RandomStream {
       }
     }
   }
+};
+
+/// Where an element's random numbers come from: stochastic rounding is keyed by nothing else.
+struct RandomPlace {
+  std::uint64_t seed = 0;
+  std::uint32_t step = 0;
+  std::uint32_t parameter = 0;  ///< its index in the layout
+  std::int64_t element = 0;     ///< its index in the parameter
+};
+
+/// 16 random bits for each element, for stochastic rounding: an update draws them for every element, and ten
+/// rounds of Philox would take longer than the update. So Philox draws a key for 2^32 elements of a parameter
+/// and step, and the bits are half of a word of Wellons' 32-bit mixer (github.com/skeeto/hash-prospector: 16
+/// 21f0aaad 15 735a2d97 15) of half the element's number, with one half of the key added before it and the
+/// other in the middle.
+struct RoundingKey {
+  std::uint32_t before = 0, middle = 0;
+
+  RoundingKey() = default;
+  constexpr explicit RoundingKey(const RandomPlace& place) {
+    const RandomStream stream{place.seed, place.step, place.parameter};
+    const auto words = stream.words(static_cast<std::uint64_t>(place.element) >> 32);
+    before = words[0];
+    middle = words[1];
+  }
+
+  /// Of the elements 2 * pair (its high half) and 2 * pair + 1 (its low half), which count modulo 2^32.
+  constexpr std::uint32_t word(std::uint32_t pair) const {
+    std::uint32_t x = pair + before;
+    x = (x ^ (x >> 16)) * kFirstFactor + middle;
+    x = (x ^ (x >> 15)) * kSecondFactor;
+    return x ^ (x >> 15);
+  }
+  constexpr std::uint32_t bits(std::uint32_t element) const {
+    return element % 2 == 0 ? word(element / 2) >> 16 : word(element / 2) & 0xffffu;
+  }
+  static constexpr std::uint32_t kFirstFactor = 0x21f0aaadu, kSecondFactor = 0x735a2d97u;
 };
 
 }  // namespace spillway

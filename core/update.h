@@ -1,19 +1,15 @@
 #pragma once
-// The formulas of the optimizer for one element, on the host and on a device. They fix every bit: each
+// The formulas of the optimizers for one element, on the host and on a device. They fix every bit: each
 // operation is named, in order, with explicit fused multiply-adds, so that a vectorised form on any ISA gives
 // the same result (with -ffp-contract=off, subnormals kept and rounding to nearest).
 #include "dtype.h"
+#include "host_device_code.h"
 
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <stdexcept>
-
-#if defined(__CUDACC__)
-#define SPILLWAY_HOST_DEVICE __host__ __device__
-#else
-#define SPILLWAY_HOST_DEVICE
-#endif
+#include <string_view>
 
 namespace spillway {
 
@@ -56,28 +52,45 @@ SPILLWAY_HOST_DEVICE constexpr bool has_finite_weight(float master) {
   return magnitude_bits(master) < kInfiniteHighBits;
 }
 
+/// The optimizers. Lion and SGD have a first moment only.
+enum class Optimizer : std::uint8_t { adamw, adam, lion, sgd };
+
+constexpr std::string_view name_of(Optimizer optimizer) {
+  constexpr std::string_view names[] = {"adamw", "adam", "lion", "sgd"};
+  return names[static_cast<int>(optimizer)];
+}
+constexpr bool has_second_moment(Optimizer optimizer) {
+  return optimizer == Optimizer::adamw || optimizer == Optimizer::adam;
+}
+
 /// The settings of one parameter group, in double as the user wrote them.
-struct AdamHyper {
+struct HyperParameters {
+  Optimizer optimizer = Optimizer::adamw;
   double learning_rate = 1e-3;  ///< >= 0
-  double beta1 = 0.9;           ///< in [0, 1)
-  double beta2 = 0.999;         ///< in [0, 1)
-  double eps = 1e-8;            ///< >= 0
-  double weight_decay = 0.0;    ///< >= 0
-  bool decoupled = true;        ///< true: AdamW; false: L2 regularisation, added to the gradient (Adam)
+  double beta1 = 0.9;           ///< in [0, 1); Adam and Lion
+  double beta2 = 0.999;         ///< in [0, 1); Adam and Lion
+  double eps = 1e-8;            ///< >= 0; Adam
+  double weight_decay = 0.0;  ///< >= 0; AdamW and Lion: off the weight, Adam and SGD: L2, added to the gradient
+  double momentum = 0.0;      ///< in [0, 1); SGD
+  bool nesterov = false;      ///< SGD
+  friend bool operator==(const HyperParameters&, const HyperParameters&) = default;
 };
 
 /// All that the inner loop needs: computed once in double, each rounded once to fp32.
-struct AdamCoefficients {
+struct UpdateCoefficients {
+  Optimizer optimizer = Optimizer::adamw;
   float gradient_factor = 1.0f;
   float coupled_decay = 0.0f;  ///< weight_decay where it is L2, else 0
-  float beta1 = 0.0f;
+  float decay = 1.0f;          ///< 1 - learning_rate * weight_decay where it is decoupled, else 1
+  float step_size = 0.0f;      ///< Adam: learning_rate / (1 - beta1^step); Lion and SGD: learning_rate
+  float beta1 = 0.0f;          ///< SGD: momentum
   float one_minus_beta1 = 1.0f;
   float beta2 = 0.0f;
   float one_minus_beta2 = 1.0f;
   float inv_sqrt_bias_correction2 = 1.0f;  ///< 1 / sqrt(1 - beta2^step)
   float eps = 0.0f;
-  float step_size = 0.0f;  ///< learning_rate / (1 - beta1^step)
-  float decay = 1.0f;      ///< 1 - learning_rate * weight_decay where it is decoupled, else 1
+  float m_share = 1.0f;         ///< SGD: of the momentum in the direction; Nesterov: momentum, else 1
+  float gradient_share = 0.0f;  ///< SGD: of the gradient; Nesterov: 1, else 0
 };
 
 namespace update_detail {
@@ -95,30 +108,39 @@ constexpr double integer_power(double base, std::int64_t exponent) {
 /// it, so every shard of a step has the same bias correction. `gradient_factor` = clip / (micro_batches *
 /// world). std::logic_error where a value is outside its range (the configuration refuses such values by name
 /// before).
-inline AdamCoefficients adam_coefficients(const AdamHyper& hyper, std::int64_t step, double gradient_factor) {
-  const auto is_beta = [](double beta) { return beta >= 0.0 && beta < 1.0; };
+inline UpdateCoefficients update_coefficients(const HyperParameters& hyper, std::int64_t step,
+                                              double gradient_factor) {
+  const auto is_share = [](double x) { return x >= 0.0 && x < 1.0; };
   const auto is_rate = [](double x) { return x >= 0.0 && std::isfinite(x); };
-  if (step < 1 || !is_beta(hyper.beta1) || !is_beta(hyper.beta2) || !is_rate(hyper.eps) ||
-      !is_rate(hyper.learning_rate) || !is_rate(hyper.weight_decay) || !std::isfinite(gradient_factor)) {
-    throw std::logic_error("adam_coefficients: a hyper-parameter or the step number is out of range");
+  if (step < 1 || !is_share(hyper.beta1) || !is_share(hyper.beta2) || !is_share(hyper.momentum) ||
+      !is_rate(hyper.eps) || !is_rate(hyper.learning_rate) || !is_rate(hyper.weight_decay) ||
+      !std::isfinite(gradient_factor)) {
+    throw std::logic_error("update_coefficients: a hyper-parameter or the step number is out of range");
   }
-  const double bias_correction1 = 1.0 - update_detail::integer_power(hyper.beta1, step);
-  const double bias_correction2 = 1.0 - update_detail::integer_power(hyper.beta2, step);
-  AdamCoefficients c;
+  const bool is_sgd = hyper.optimizer == Optimizer::sgd;
+  const bool is_adam = has_second_moment(hyper.optimizer);
+  const bool is_coupled = hyper.optimizer == Optimizer::adam || is_sgd;
+  const double bias_correction1 = is_adam ? 1.0 - update_detail::integer_power(hyper.beta1, step) : 1.0;
+  const double bias_correction2 = is_adam ? 1.0 - update_detail::integer_power(hyper.beta2, step) : 1.0;
+  UpdateCoefficients c;
+  c.optimizer = hyper.optimizer;
   c.gradient_factor = static_cast<float>(gradient_factor);
-  c.coupled_decay = static_cast<float>(hyper.decoupled ? 0.0 : hyper.weight_decay);
-  c.beta1 = static_cast<float>(hyper.beta1);
+  c.coupled_decay = static_cast<float>(is_coupled ? hyper.weight_decay : 0.0);
+  c.decay = static_cast<float>(is_coupled ? 1.0 : 1.0 - hyper.learning_rate * hyper.weight_decay);
+  c.step_size = static_cast<float>(hyper.learning_rate / bias_correction1);
+  c.beta1 = static_cast<float>(is_sgd ? hyper.momentum : hyper.beta1);
   c.one_minus_beta1 = static_cast<float>(1.0 - hyper.beta1);
   c.beta2 = static_cast<float>(hyper.beta2);
   c.one_minus_beta2 = static_cast<float>(1.0 - hyper.beta2);
   c.inv_sqrt_bias_correction2 = static_cast<float>(1.0 / std::sqrt(bias_correction2));
   c.eps = static_cast<float>(hyper.eps);
-  c.step_size = static_cast<float>(hyper.learning_rate / bias_correction1);
-  c.decay = static_cast<float>(hyper.decoupled ? 1.0 - hyper.learning_rate * hyper.weight_decay : 1.0);
+  c.m_share = hyper.nesterov ? c.beta1 : 1.0f;
+  c.gradient_share = hyper.nesterov ? 1.0f : 0.0f;
   return c;
 }
 
-struct AdamElement {
+/// A weight and its moments; v stays 0 where the optimizer has none.
+struct UpdateElement {
   float master = 0.0f;
   float m = 0.0f;
   float v = 0.0f;
@@ -132,8 +154,8 @@ struct AdamElement {
 ///   p  = p (1 - lr weight_decay) - lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 /// Where the denominator is 0 (eps = 0 and v = 0: no gradient yet, or only such whose square underflows)
 /// nothing is known about the scale of g, and the quotient is defined as 0: only the decay acts.
-SPILLWAY_HOST_DEVICE inline AdamElement adam_update(AdamElement element, float gradient,
-                                                    const AdamCoefficients& c) {
+SPILLWAY_HOST_DEVICE inline UpdateElement adam_update(UpdateElement element, float gradient,
+                                                      const UpdateCoefficients& c) {
   float g = gradient * c.gradient_factor;
   if (c.coupled_decay != 0.0f) g = std::fma(c.coupled_decay, element.master, g);
   const float m = std::fma(c.beta1, element.m, c.one_minus_beta1 * g);
@@ -141,6 +163,38 @@ SPILLWAY_HOST_DEVICE inline AdamElement adam_update(AdamElement element, float g
   const float denominator = std::fma(std::sqrt(v), c.inv_sqrt_bias_correction2, c.eps);
   const float quotient = denominator == 0.0f ? 0.0f : m / denominator;
   return {std::fma(-c.step_size, quotient, element.master * c.decay), m, v};
+}
+
+/// One step of Lion (Chen et al., arXiv:2302.06675, algorithm 2):
+///   p  = p (1 - lr weight_decay) - lr sign(beta1 m + (1 - beta1) g)
+///   m  = beta2 m + (1 - beta2) g
+/// The sign of 0 and of NaN is 0.
+SPILLWAY_HOST_DEVICE inline UpdateElement lion_update(UpdateElement element, float gradient,
+                                                      const UpdateCoefficients& c) {
+  const float g = gradient * c.gradient_factor;
+  const float direction = std::fma(c.beta1, element.m, c.one_minus_beta1 * g);
+  const float sign = direction > 0.0f ? 1.0f : direction < 0.0f ? -1.0f : 0.0f;
+  const float m = std::fma(c.beta2, element.m, c.one_minus_beta2 * g);
+  return {std::fma(-c.step_size, sign, element.master * c.decay), m, 0.0f};
+}
+
+/// One step of SGD with momentum, in the form of torch.optim.SGD without dampening:
+///   g  = gradient * factor + weight_decay * p
+///   m  = momentum m + g
+///   p  = p - lr m, or with Nesterov's momentum p - lr (g + momentum m)
+SPILLWAY_HOST_DEVICE inline UpdateElement sgd_update(UpdateElement element, float gradient,
+                                                     const UpdateCoefficients& c) {
+  const float g = std::fma(c.coupled_decay, element.master, gradient * c.gradient_factor);
+  const float m = std::fma(c.beta1, element.m, g);
+  const float direction = std::fma(c.m_share, m, c.gradient_share * g);
+  return {std::fma(-c.step_size, direction, element.master), m, 0.0f};
+}
+
+SPILLWAY_HOST_DEVICE inline UpdateElement update_element(UpdateElement element, float gradient,
+                                                         const UpdateCoefficients& c) {
+  if (c.optimizer == Optimizer::lion) return lion_update(element, gradient, c);
+  if (c.optimizer == Optimizer::sgd) return sgd_update(element, gradient, c);
+  return adam_update(element, gradient, c);
 }
 
 }  // namespace spillway

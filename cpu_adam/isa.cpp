@@ -8,13 +8,15 @@
 
 namespace spillway::cpu_adam {
 namespace {
-constexpr std::array kSlowestFirst = {Isa::scalar, Isa::avx2, Isa::avx512};
+constexpr std::array kSlowestFirst = {Isa::scalar, Isa::neon, Isa::avx2, Isa::avx512};
 }
 
 std::string_view name_of(Isa isa) {
   switch (isa) {
     case Isa::scalar:
       return "scalar";
+    case Isa::neon:
+      return "neon";
     case Isa::avx2:
       return "avx2";
     case Isa::avx512:
@@ -33,6 +35,8 @@ bool is_supported(Isa isa) {
            __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512cd") != 0 &&
            __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
   }
+#elif defined(__aarch64__)
+  if (isa == Isa::neon) return true;
 #endif
   return false;
 }
@@ -64,12 +68,9 @@ Isa select_isa(std::string_view requested) {
               {.path = "SPILLWAY_ISA", .hint = "use one of " + choices + ", or leave it unset"});
 }
 
-Isa best_isa() {
-  static const Isa chosen = [] {
-    const char* requested = std::getenv("SPILLWAY_ISA");
-    return select_isa(requested != nullptr ? requested : "");
-  }();
-  return chosen;
+Isa chosen_isa() {
+  const char* requested = std::getenv("SPILLWAY_ISA");
+  return select_isa(requested == nullptr ? "" : requested);
 }
 
 }  // namespace spillway::cpu_adam

@@ -6,12 +6,13 @@
 
 namespace spillway::cpu_adam {
 
-enum class Isa { scalar, avx2, avx512 };
+enum class Isa { scalar, neon, avx2, avx512 };
 
-/// "scalar", "avx2", "avx512".
+/// "scalar", "neon", "avx2", "avx512".
 std::string_view name_of(Isa isa);
 
-/// Whether this processor and operating system can run it: AVX2 with FMA; AVX-512 F, BW, CD, DQ and VL.
+/// Whether this processor and operating system can run it: NEON on every 64-bit ARM; AVX2 with FMA; AVX-512 F,
+/// BW, CD, DQ and VL.
 bool is_supported(Isa isa);
 
 /// Those that can run here, slowest first; the scalar reference always can.
@@ -21,7 +22,7 @@ std::vector<Isa> supported_isas();
 /// Error(configuration) for a name that is unknown, or whose instructions are missing here.
 Isa select_isa(std::string_view requested);
 
-/// select_isa of the environment variable SPILLWAY_ISA, read once in the process.
-Isa best_isa();
+/// select_isa of the environment variable SPILLWAY_ISA as it is now.
+Isa chosen_isa();
 
 }  // namespace spillway::cpu_adam

@@ -10,15 +10,14 @@ const Kernels& kernels_of(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::avx2) return kAvx2Kernels;
   if (isa == Isa::avx512) return kAvx512Kernels;
+#elif defined(__aarch64__)
+  if (isa == Isa::neon) return kNeonKernels;
 #endif
   return kScalarKernels;
 }
 
 void check_arguments(const char* function, Gradient gradient, std::int64_t n) {
   if (n < 0) throw std::logic_error(std::string(function) + ": negative count");
-  if (gradient.type != DType::bf16 && gradient.type != DType::fp32) {
-    throw std::logic_error(std::string(function) + ": gradients are bf16 or fp32");
-  }
   if (n > 0 && gradient.data == nullptr) throw std::logic_error(std::string(function) + ": null gradient");
 }
 

@@ -1,11 +1,24 @@
-// Private: the vectorised kernels, one algorithm for every width. Included by the simd_*.cpp files only, each
-// compiled for its own ISA with its own `Lanes`:
+#pragma once
+// Private: the vectorised kernels, one algorithm for every width. Included by the simd_*.cpp files only
+// (through simd_kernels.h), each compiled for its own ISA with its own `Lanes`:
 //   Float, Bits, Double   xsimd batches of float, uint32 and double; `width` floats
-//   fma(x, y, z)          one rounding (xsimd 8.1 has no fused form for AVX-512: it multiplies, rounds and
-//   adds) load_unsigned16, load_signed16, store16    `width` 16-bit elements, widened to and narrowed from 32
-//   bits low_half, high_half   half of the floats, as doubles
+//   fma(x, y, z)          one rounding (xsimd 8.1 has no fused form for AVX-512)
+//   load_unsigned16, load_signed16, store16
+//                         `width` elements of 16 bits, widened to and narrowed from 32 (the upper half is cut
+//                         off)
+//   low_half, high_half   half of the floats, as doubles
+//   largest(bits)         the largest of the unsigned lanes
+// Where all planes are narrow, two vectors are worked on at a time, the elements of even and those of odd
+// number: 16-bit elements then come out of their register, and go into it, without being shuffled.
+//   load, store           a register of 2 width 16-bit elements, anywhere
+//   blend16(low, high)    of each lane the low half of one and the high half of the other
+//   load_signed8, load_unsigned8, store8
+//                         2 width bytes, widened to and narrowed from 16 bits (the upper half is cut off)
+//   decode_low, encode_low   of core/state_format.h, in 16-bit lanes
+//   separate(first, second)  2 width consecutive floats become those of even and those of odd number
 // Everything here has internal linkage, and nothing from std:: is called: an inline function with a weak
 // symbol, compiled for AVX-512, could be the copy that the linker keeps for the whole program.
+#include "../core/state_format.h"
 #include "kernels.h"
 
 #include <cstdint>
@@ -18,12 +31,58 @@ namespace spillway::cpu_adam {
 namespace {
 
 template <class L>
+using Signed = xsimd::batch<std::int32_t, typename L::Arch>;
+
+template <class L>
 SPILLWAY_INLINE typename L::Float as_float(typename L::Bits bits) {
   return xsimd::bitwise_cast<typename L::Float>(bits);
 }
 template <class L>
 SPILLWAY_INLINE typename L::Bits as_bits(typename L::Float x) {
   return xsimd::bitwise_cast<typename L::Bits>(x);
+}
+template <class L>
+SPILLWAY_INLINE typename L::Bits magnitude(typename L::Float x) {
+  return as_bits<L>(x) & typename L::Bits(0x7fffffffu);
+}
+
+/// Of a register of 16-bit elements those of even and those of odd number: as bf16, without and with a sign.
+template <class L>
+SPILLWAY_INLINE typename L::Float even_bf16(typename L::Bits pairs) {
+  return as_float<L>(pairs << 16);
+}
+template <class L>
+SPILLWAY_INLINE typename L::Float odd_bf16(typename L::Bits pairs) {
+  return as_float<L>(pairs & typename L::Bits(0xffff0000u));
+}
+template <class L>
+SPILLWAY_INLINE typename L::Bits even_unsigned(typename L::Bits pairs) {
+  return pairs & typename L::Bits(0xffffu);
+}
+template <class L>
+SPILLWAY_INLINE typename L::Bits odd_unsigned(typename L::Bits pairs) {
+  return pairs >> 16;
+}
+template <class L>
+SPILLWAY_INLINE Signed<L> even_signed(typename L::Bits pairs) {
+  return xsimd::bitwise_cast<Signed<L>>(pairs << 16) >> 16;
+}
+template <class L>
+SPILLWAY_INLINE Signed<L> odd_signed(typename L::Bits pairs) {
+  return xsimd::bitwise_cast<Signed<L>>(pairs) >> 16;
+}
+
+/// to_float of core/dtype.h for fp16: the product is exact, for its subnormals too; only infinity and NaN need
+/// their exponent set.
+template <class L>
+SPILLWAY_INLINE typename L::Float from_fp16(typename L::Bits half) {
+  using Bits = typename L::Bits;
+  const Bits rest = half & Bits(0x7fffu);
+  const Bits scaled = as_bits<L>(as_float<L>(rest << 13) * typename L::Float(0x1p112f));
+  const Bits beyond = (rest << 13) | Bits(0x7f800000u);
+  const Bits quiet = xsimd::select(rest > Bits(0x7c00u), Bits(0x00400000u), Bits(0u));
+  const Bits magnitude = xsimd::select(rest >= Bits(0x7c00u), beyond | quiet, scaled);
+  return as_float<L>(magnitude | ((half & Bits(0x8000u)) << 16));
 }
 
 template <class L>
@@ -34,271 +93,155 @@ template <class L>
 SPILLWAY_INLINE typename L::Float load_gradient(const BFloat16* g) {
   return as_float<L>(L::load_unsigned16(g) << 16);
 }
+template <class L>
+SPILLWAY_INLINE typename L::Float load_gradient(const Float16* g) {
+  return from_fp16<L>(L::load_unsigned16(g));
+}
 
 template <class L>
-SPILLWAY_INLINE typename L::Float load_master(const SplitPlanes& p) {
-  return as_float<L>((L::load_unsigned16(p.high) << 16) + L::load_signed16(p.low));
+SPILLWAY_INLINE void load_gradient(const float* g, typename L::Float& even, typename L::Float& odd) {
+  even = L::Float::load_unaligned(g);
+  odd = L::Float::load_unaligned(g + L::width);
+  L::separate(even, odd);
 }
 template <class L>
-SPILLWAY_INLINE typename L::Float load_master(const FullPlanes& p) {
-  return L::Float::load_unaligned(p.master);
+SPILLWAY_INLINE void load_gradient(const BFloat16* g, typename L::Float& even, typename L::Float& odd) {
+  const auto pairs = L::load(g);
+  even = even_bf16<L>(pairs);
+  odd = odd_bf16<L>(pairs);
 }
 template <class L>
-SPILLWAY_INLINE void store_master(const SplitPlanes& p, typename L::Float master) {
+SPILLWAY_INLINE void load_gradient(const Float16* g, typename L::Float& even, typename L::Float& odd) {
+  const auto pairs = L::load(g);
+  even = from_fp16<L>(even_unsigned<L>(pairs));
+  odd = from_fp16<L>(odd_unsigned<L>(pairs));
+}
+
+/// join_master of core/update.h for 2 width elements; `low` is a register of low halves.
+template <class L>
+SPILLWAY_INLINE void load_masters(const BFloat16* highs, typename L::Bits low, typename L::Float& even,
+                                  typename L::Float& odd) {
   using Bits = typename L::Bits;
-  const Bits bits = as_bits<L>(master);
-  const Bits high = (bits + Bits(0x8000u)) >> 16;
-  L::store16(p.high, high);
-  L::store16(p.low, bits - (high << 16));
+  const Bits high = L::load(highs);
+  even = as_float<L>((high << 16) + xsimd::bitwise_cast<Bits>(even_signed<L>(low)));
+  odd = as_float<L>((high & Bits(0xffff0000u)) + xsimd::bitwise_cast<Bits>(odd_signed<L>(low)));
 }
+/// split_master: stores the high halves, returns a register of the low ones, which are the masters' low bits.
 template <class L>
-SPILLWAY_INLINE void store_master(const FullPlanes& p, typename L::Float master) {
-  master.store_unaligned(p.master);
-}
-
-/// From which magnitude on a master weight ends the run (core/update.h).
-constexpr std::uint32_t weight_limit(const SplitPlanes&) {
-  return kInfiniteHighBits;
-}
-constexpr std::uint32_t weight_limit(const FullPlanes&) {
-  return kInfiniteBits;
-}
-
-SPILLWAY_INLINE SplitPlanes at(const SplitPlanes& p, std::int64_t i) {
-  return {p.high + i, p.low + i, p.m + i, p.v + i};
-}
-SPILLWAY_INLINE FullPlanes at(const FullPlanes& p, std::int64_t i) {
-  return {p.master + i, p.m + i, p.v + i};
-}
-
-/// The largest magnitudes seen, as bits; compared with the limits once, at the end.
-template <class L>
-struct Largest {
+SPILLWAY_INLINE typename L::Bits store_highs(BFloat16* highs, typename L::Float even, typename L::Float odd) {
   using Bits = typename L::Bits;
-  Bits weight = Bits(0u), second_moment = Bits(0u);  // braces would list lane values
-
-  SPILLWAY_INLINE void see(typename L::Float master, typename L::Float v) {
-    weight = xsimd::max(weight, as_bits<L>(master) & Bits(0x7fffffffu));
-    second_moment = xsimd::max(second_moment, as_bits<L>(v));  // never -0; a sign is that of a NaN, and large
-  }
-  SPILLWAY_INLINE bool reaches(std::uint32_t limit_of_weight) const {
-    std::uint32_t weights[L::width], moments[L::width];
-    weight.store_unaligned(weights);
-    second_moment.store_unaligned(moments);
-    bool reached = false;
-    for (int i = 0; i < L::width; ++i) reached |= weights[i] >= limit_of_weight || moments[i] >= kInfiniteBits;
-    return reached;
-  }
-};
-
-template <class L>
-struct Broadcast {
-  using Float = typename L::Float;
-  SPILLWAY_INLINE explicit Broadcast(const AdamCoefficients& c)
-      : gradient_factor(c.gradient_factor),
-        coupled_decay(c.coupled_decay),
-        beta1(c.beta1),
-        one_minus_beta1(c.one_minus_beta1),
-        beta2(c.beta2),
-        one_minus_beta2(c.one_minus_beta2),
-        inv_sqrt_bias_correction2(c.inv_sqrt_bias_correction2),
-        eps(c.eps),
-        minus_step_size(-c.step_size),
-        decay(c.decay) {}
-  Float gradient_factor, coupled_decay, beta1, one_minus_beta1, beta2, one_minus_beta2,
-      inv_sqrt_bias_correction2, eps, minus_step_size, decay;
-};
-
-/// adam_update of core/update.h, operation by operation, for L::width elements.
-template <class L, bool coupled, class P, class G>
-SPILLWAY_INLINE void update_lanes(const P& planes, const G* gradient, const Broadcast<L>& c,
-                                  Largest<L>& largest) {
-  using Float = typename L::Float;
-  const Float zero(0.0f);
-  const Float master = load_master<L>(planes);
-  Float g = load_gradient<L>(gradient) * c.gradient_factor;
-  if constexpr (coupled) g = L::fma(c.coupled_decay, master, g);
-  const Float m = L::fma(c.beta1, Float::load_unaligned(planes.m), c.one_minus_beta1 * g);
-  const Float v = L::fma(c.beta2, Float::load_unaligned(planes.v), (c.one_minus_beta2 * g) * g);
-  const Float denominator = L::fma(xsimd::sqrt(v), c.inv_sqrt_bias_correction2, c.eps);
-  const Float quotient = xsimd::select(denominator == zero, zero, m / denominator);
-  const Float updated = L::fma(c.minus_step_size, quotient, master * c.decay);
-  store_master<L>(planes, updated);
-  m.store_unaligned(planes.m);
-  v.store_unaligned(planes.v);
-  largest.see(updated, v);
+  const Bits half(0x8000u);
+  L::store(highs, L::blend16((as_bits<L>(even) + half) >> 16, as_bits<L>(odd) + half));
+  return L::blend16(as_bits<L>(even), as_bits<L>(odd) << 16);
 }
 
-/// Room for the elements that do not fill a vector; those beyond them stay zero, and an update keeps zero at
-/// zero.
-template <class L>
-struct SplitTail {
-  BFloat16 high[L::width] = {};
-  std::int16_t low[L::width] = {};
-  float m[L::width] = {}, v[L::width] = {};
-  SPILLWAY_INLINE SplitPlanes planes() { return {high, low, m, v}; }
-};
-template <class L>
-struct FullTail {
-  float master[L::width] = {}, m[L::width] = {}, v[L::width] = {};
-  SPILLWAY_INLINE FullPlanes planes() { return {master, m, v}; }
-};
-template <class L>
-SPILLWAY_INLINE SplitTail<L> tail_of(const SplitPlanes&) {
-  return {};
-}
-template <class L>
-SPILLWAY_INLINE FullTail<L> tail_of(const FullPlanes&) {
-  return {};
+template <class Body>
+SPILLWAY_INLINE auto with_type(Gradient gradient, const Body& body) {
+  if (gradient.type == DType::fp32) return body(static_cast<const float*>(gradient.data));
+  if (gradient.type == DType::fp16) return body(static_cast<const Float16*>(gradient.data));
+  return body(static_cast<const BFloat16*>(gradient.data));
 }
 
 template <class T>
 SPILLWAY_INLINE void copy(T* to, const T* from, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) to[i] = from[i];
 }
-SPILLWAY_INLINE void copy(const SplitPlanes& to, const SplitPlanes& from, std::int64_t n) {
-  copy(to.high, from.high, n);
-  copy(to.low, from.low, n);
-  copy(to.m, from.m, n);
-  copy(to.v, from.v, n);
-}
-SPILLWAY_INLINE void copy(const FullPlanes& to, const FullPlanes& from, std::int64_t n) {
-  copy(to.master, from.master, n);
-  copy(to.m, from.m, n);
-  copy(to.v, from.v, n);
-}
 
-template <class L, bool coupled, class P, class G>
-bool update_planes(const P planes, const G* gradient, std::int64_t n, const AdamCoefficients& coefficients) {
-  const Broadcast<L> c(coefficients);
-  Largest<L> largest;
-  std::int64_t i = 0;
-  for (; i + L::width <= n; i += L::width) update_lanes<L, coupled>(at(planes, i), gradient + i, c, largest);
-  if (i < n) {
-    auto tail = tail_of<L>(planes);
-    G tail_gradient[L::width] = {};
-    copy(tail.planes(), at(planes, i), n - i);
-    copy(tail_gradient, gradient + i, n - i);
-    update_lanes<L, coupled>(tail.planes(), tail_gradient, c, largest);
-    copy(at(planes, i), tail.planes(), n - i);
-  }
-  return largest.reaches(weight_limit(planes));
-}
-
-template <class L, class P, class G>
-bool update_gradient(const P& planes, const G* gradient, std::int64_t n, const AdamCoefficients& c) {
-  return c.coupled_decay != 0.0f ? update_planes<L, true>(planes, gradient, n, c)
-                                 : update_planes<L, false>(planes, gradient, n, c);
-}
-
-template <class L, class P>
-bool update(const P& planes, Gradient gradient, std::int64_t n, const AdamCoefficients& c) {
-  if (gradient.type == DType::fp32) {
-    return update_gradient<L>(planes, static_cast<const float*>(gradient.data), n, c);
-  }
-  return update_gradient<L>(planes, static_cast<const BFloat16*>(gradient.data), n, c);
-}
-
-/// The 16 sums of a block, as so many vectors of doubles.
+/// The largest magnitudes seen, as bits; compared with the limits once, at the end.
 template <class L>
-struct Squares {
-  static constexpr int per_vector = L::width / 2;
-  static constexpr int vectors = kNormLanes / per_vector;
-  typename L::Double sums[vectors];
+struct Largest {
+  using Bits = typename L::Bits;
+  Bits weight = Bits(0u), moment = Bits(0u);  // braces would list lane values
 
-  SPILLWAY_INLINE Squares() {
-    for (auto& sum : sums) sum = typename L::Double(0.0);
+  /// `last_moment`: v, which is never -0 (a sign is that of a NaN, and large), or the magnitude of m.
+  SPILLWAY_INLINE void see(typename L::Float master, Bits last_moment) {
+    weight = xsimd::max(weight, magnitude<L>(master));
+    moment = xsimd::max(moment, last_moment);
   }
-  template <class G>
-  SPILLWAY_INLINE void add(const G* gradient) {  // kNormLanes elements
-    for (int i = 0; i < vectors; i += 2) {
-      const auto g = load_gradient<L>(gradient + i * per_vector);
-      const auto low = L::low_half(g), high = L::high_half(g);
-      sums[i] = sums[i] + low * low;
-      sums[i + 1] = sums[i + 1] + high * high;
-    }
-  }
-  SPILLWAY_INLINE double total() const {
-    double lanes[kNormLanes];
-    for (int i = 0; i < vectors; ++i) sums[i].store_unaligned(lanes + i * per_vector);
-    for (int half = kNormLanes / 2; half > 0; half /= 2) {
-      for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
-    }
-    return lanes[0];
+  SPILLWAY_INLINE bool reaches(std::uint32_t weight_limit, std::uint32_t moment_limit) const {
+    return L::largest(weight) >= weight_limit || L::largest(moment) >= moment_limit;
   }
 };
 
-template <class L, class G>
-double square_sum_of(const G* gradient, std::int64_t n) {
-  Squares<L> squares;
-  std::int64_t i = 0;
-  for (; i + kNormLanes <= n; i += kNormLanes) squares.add(gradient + i);
-  if (i < n) {
-    G tail[kNormLanes] = {};
-    copy(tail, gradient + i, n - i);
-    squares.add(tail);
-  }
-  return squares.total();
-}
-
 template <class L>
-double square_sum(Gradient gradient, std::int64_t n) {
-  if (gradient.type == DType::fp32) return square_sum_of<L>(static_cast<const float*>(gradient.data), n);
-  return square_sum_of<L>(static_cast<const BFloat16*>(gradient.data), n);
-}
-
-template <class L, class G>
-void accumulate_into(Accumulate how, float* sum, const G* h, std::int64_t n) {
+struct Broadcast {
   using Float = typename L::Float;
-  const bool assigns = how == Accumulate::assign;
-  std::int64_t i = 0;
-  for (; i + L::width <= n; i += L::width) {
-    const Float before = assigns ? Float(0.0f) : Float::load_unaligned(sum + i);
-    (before + load_gradient<L>(h + i)).store_unaligned(sum + i);
+  SPILLWAY_INLINE explicit Broadcast(const UpdateCoefficients& c)
+      : gradient_factor(c.gradient_factor),
+        coupled_decay(c.coupled_decay),
+        decay(c.decay),
+        minus_step_size(-c.step_size),
+        beta1(c.beta1),
+        one_minus_beta1(c.one_minus_beta1),
+        beta2(c.beta2),
+        one_minus_beta2(c.one_minus_beta2),
+        inv_sqrt_bias_correction2(c.inv_sqrt_bias_correction2),
+        eps(c.eps),
+        m_share(c.m_share),
+        gradient_share(c.gradient_share) {}
+  Float gradient_factor, coupled_decay, decay, minus_step_size, beta1, one_minus_beta1, beta2, one_minus_beta2,
+      inv_sqrt_bias_correction2, eps, m_share, gradient_share;
+};
+
+/// The optimizers as the kernels tell them apart: `adamw` has no coupled decay and an eps above 0, so that its
+/// denominator is never 0; `adam` has neither condition.
+enum class Rule { adamw, adam, lion, sgd };
+constexpr bool has_second_moment(Rule rule) {
+  return rule == Rule::adamw || rule == Rule::adam;
+}
+
+/// adam_update, lion_update and sgd_update of core/update.h, operation by operation, for L::width elements in
+/// place; `root` becomes that of the new v.
+template <class L, Rule rule>
+SPILLWAY_INLINE void step(typename L::Float& master, typename L::Float& m, typename L::Float& v,
+                          typename L::Float& root, typename L::Float gradient, const Broadcast<L>& c,
+                          Largest<L>& largest) {
+  using Float = typename L::Float;
+  const Float zero(0.0f);
+  Float g = gradient * c.gradient_factor;
+  if constexpr (rule == Rule::lion) {
+    const Float direction = L::fma(c.beta1, m, c.one_minus_beta1 * g);
+    const Float sign =
+        xsimd::select(direction > zero, Float(1.0f), xsimd::select(direction < zero, Float(-1.0f), zero));
+    m = L::fma(c.beta2, m, c.one_minus_beta2 * g);
+    master = L::fma(c.minus_step_size, sign, master * c.decay);
+    largest.see(master, magnitude<L>(m));
+  } else if constexpr (rule == Rule::sgd) {
+    g = L::fma(c.coupled_decay, master, g);
+    m = L::fma(c.beta1, m, g);
+    const Float direction = L::fma(c.m_share, m, c.gradient_share * g);
+    master = L::fma(c.minus_step_size, direction, master);
+    largest.see(master, magnitude<L>(m));
+  } else {
+    if constexpr (rule == Rule::adam) {
+      g = xsimd::select(c.coupled_decay == zero, g, L::fma(c.coupled_decay, master, g));
+    }
+    m = L::fma(c.beta1, m, c.one_minus_beta1 * g);
+    v = L::fma(c.beta2, v, (c.one_minus_beta2 * g) * g);
+    root = xsimd::sqrt(v);
+    const Float denominator = L::fma(root, c.inv_sqrt_bias_correction2, c.eps);
+    Float quotient = m / denominator;
+    if constexpr (rule == Rule::adam) quotient = xsimd::select(denominator == zero, zero, quotient);
+    master = L::fma(c.minus_step_size, quotient, master * c.decay);
+    largest.see(master, as_bits<L>(v));
   }
-  if (i < n) {
-    float tail[L::width] = {};
-    G tail_h[L::width] = {};
-    if (!assigns) copy(tail, sum + i, n - i);
-    copy(tail_h, h + i, n - i);
-    (Float::load_unaligned(tail) + load_gradient<L>(tail_h)).store_unaligned(tail);
-    copy(sum + i, tail, n - i);
-  }
 }
 
-template <class L>
-void accumulate_sum(Accumulate how, float* sum, Gradient h, std::int64_t n) {
-  if (h.type == DType::fp32) return accumulate_into<L>(how, sum, static_cast<const float*>(h.data), n);
-  accumulate_into<L>(how, sum, static_cast<const BFloat16*>(h.data), n);
+/// Calls body with the rule as a constant.
+template <Rule rule>
+struct RuleConstant {
+  static constexpr Rule value = rule;
+};
+template <class Body>
+SPILLWAY_INLINE bool with_adam(const UpdateCoefficients& c, const Body& body) {
+  if (c.coupled_decay == 0.0f && c.eps > 0.0f) return body(RuleConstant<Rule::adamw>{});
+  return body(RuleConstant<Rule::adam>{});
 }
-
-/// to_bf16 of core/dtype.h.
-template <class L>
-SPILLWAY_INLINE void narrow_lanes(BFloat16* narrowed, const float* gradient) {
-  using Bits = typename L::Bits;
-  const Bits bits = as_bits<L>(L::Float::load_unaligned(gradient));
-  const Bits high = bits >> 16;
-  const Bits rounded = (bits + Bits(0x7fffu) + (high & Bits(1u))) >> 16;
-  const auto is_nan = (bits & Bits(0x7fffffffu)) > Bits(kInfiniteBits);
-  L::store16(narrowed, xsimd::select(is_nan, high | Bits(0x40u), rounded));
-}
-
-template <class L>
-void narrow(BFloat16* narrowed, const float* gradient, std::int64_t n) {
-  std::int64_t i = 0;
-  for (; i + L::width <= n; i += L::width) narrow_lanes<L>(narrowed + i, gradient + i);
-  if (i < n) {
-    float tail[L::width] = {};
-    BFloat16 tail_narrowed[L::width] = {};
-    copy(tail, gradient + i, n - i);
-    narrow_lanes<L>(tail_narrowed, tail);
-    copy(narrowed + i, tail_narrowed, n - i);
-  }
-}
-
-template <class L>
-constexpr Kernels kernels_for() {
-  return {update<L, SplitPlanes>, update<L, FullPlanes>, square_sum<L>, accumulate_sum<L>, narrow<L>};
+template <class Body>
+SPILLWAY_INLINE bool with_rule(const UpdateCoefficients& c, const Body& body) {
+  if (c.optimizer == Optimizer::lion) return body(RuleConstant<Rule::lion>{});
+  if (c.optimizer == Optimizer::sgd) return body(RuleConstant<Rule::sgd>{});
+  return with_adam(c, body);
 }
 
 }  // namespace

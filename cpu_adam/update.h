@@ -1,6 +1,8 @@
 #pragma once
 // The optimizer's update: one fused pass over gradient and planes (D6). A plain function of its arguments; its
-// bits depend on no ISA, thread count or position in a chunk (core/update.h has the formula).
+// bits depend on no ISA, thread count or position in a chunk (core/update.h and core/state_format.h have the
+// formulas).
+#include "../core/random.h"
 #include "../core/update.h"
 #include "isa.h"
 #include "planes.h"
@@ -15,19 +17,23 @@ class Workers;
 namespace spillway::cpu_adam {
 
 /// Updates n elements in place on the calling thread, subnormals kept whatever the caller's floating-point
-/// state. Returns true where a master weight, its bf16 half or a second moment became non-finite, as they do
-/// after a non-finite gradient: the run cannot go on. All elements are written all the same; where one is NaN,
-/// its payload may differ between ISAs.
-/// std::logic_error for a negative n, null planes or a gradient type other than bf16 and fp32;
+/// state. `place` is that of the first element: the stochastic rounding of the state format bf16 is keyed by
+/// it, the other formats need none. Returns true where a master weight, its bf16 half or the last moment became
+/// non-finite (in the state format bf16: could be rounded to infinity), as they do after a non-finite gradient:
+/// the run cannot go on. All elements are written all the same; where one is NaN, its payload may differ
+/// between ISAs, and in compact8 all of its group may. std::logic_error for a negative n, null planes (v may be
+/// null for Lion and SGD, which do not touch it), and an optimizer without a second moment on compact8;
 /// Error(configuration) for an ISA that this processor lacks.
 bool update(Isa isa, const Planes& planes, Gradient gradient, std::int64_t n,
-            const AdamCoefficients& coefficients);
+            const UpdateCoefficients& coefficients, const RandomPlace& place = {});
 
-/// A range of a chunk whose elements share the settings of one parameter group.
+/// A range of a chunk whose elements share the settings of one parameter group, and are of one parameter.
 struct UpdateSegment {
-  std::int64_t offset = 0;  ///< first element, counted from the start of planes and gradient
+  std::int64_t offset = 0;  ///< first element, counted from the start of planes and gradient; of compact8 a
+                            ///< multiple of 32
   std::int64_t count = 0;
-  AdamCoefficients coefficients;
+  UpdateCoefficients coefficients;
+  RandomPlace place;  ///< of the first element
 };
 
 /// Elements of one piece of work: its planes and gradient stay within a second-level cache.

@@ -51,7 +51,7 @@ int run(const std::string& directory) {
   const auto file = aio::DirectFile::create_anonymous(directory, kChunks * kChunkBytes);
   aio::Queue queue(/*depth=*/16);
 
-  std::vector<AdamElement> reference(kWeights);
+  std::vector<UpdateElement> reference(kWeights);
   std::vector<float> gradient(kChunk);
   const RandomStream initial{.seed = 1};
   for (std::int64_t c = 0; c < kChunks; ++c) {
@@ -63,10 +63,10 @@ int run(const std::string& directory) {
     queue.wait(queue.write(file, c * kChunkBytes, slots[0].data(), kChunkBytes));
   }
 
-  const cpu_adam::Isa isa = cpu_adam::best_isa();  // the fastest that this processor has; the bits are the same
+  const cpu_adam::Isa isa = cpu_adam::chosen_isa();  // the fastest that this processor has; the bits are the same
   for (std::int64_t step = 1; step <= kSteps; ++step) {
-    const AdamCoefficients coefficients =
-        adam_coefficients({.weight_decay = 0.01}, step, /*gradient_factor=*/1.0);
+    const UpdateCoefficients coefficients =
+        update_coefficients({.weight_decay = 0.01}, step, /*gradient_factor=*/1.0);
     aio::Ticket landed[2] = {queue.read(file, 0, slots[0].data(), kChunkBytes), {}};
     for (std::int64_t c = 0; c < kChunks; ++c) {
       const Memory &slot = slots[c % 2], &other = slots[(c + 1) % 2];
@@ -81,7 +81,7 @@ int run(const std::string& directory) {
       landed[c % 2] = queue.write(file, c * kChunkBytes, slot.data(), kChunkBytes);
 
       for (std::int64_t i = 0; i < kChunk; ++i) {  // the same, written down plainly
-        AdamElement& element = reference[static_cast<std::size_t>(c * kChunk + i)];
+        UpdateElement& element = reference[static_cast<std::size_t>(c * kChunk + i)];
         element = adam_update(element, gradient[static_cast<std::size_t>(i)], coefficients);
       }
     }
@@ -100,7 +100,7 @@ int run(const std::string& directory) {
     queue.wait(queue.read(file, c * kChunkBytes, slots[0].data(), kChunkBytes));
     const cpu_adam::FullPlanes state = planes(slots[0]);
     for (std::int64_t i = 0; i < kChunk; ++i) {
-      const AdamElement& element = reference[static_cast<std::size_t>(c * kChunk + i)];
+      const UpdateElement& element = reference[static_cast<std::size_t>(c * kChunk + i)];
       different += differ(state.master[i], element.master) || differ(state.m[i], element.m) ||
                    differ(state.v[i], element.v);
     }

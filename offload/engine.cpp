@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <exception>
 #include <optional>
 #include <stdexcept>
@@ -22,11 +21,6 @@ namespace {
 
 int threads_or_default(int threads) {
   return threads > 0 ? threads : available_processors();
-}
-
-cpu_adam::Isa chosen_isa() {
-  const char* requested = std::getenv("SPILLWAY_ISA");
-  return cpu_adam::select_isa(requested == nullptr ? "" : requested);
 }
 
 /// In the order of Swap's requests: parameters, then records.
@@ -62,7 +56,7 @@ struct Engine::State {
     host.set_trace(t);
     nvme.set_trace(t);
     const StateSizes sizes(config);
-    const cpu_adam::Isa isa = chosen_isa();
+    const cpu_adam::Isa isa = cpu_adam::chosen_isa();
     context.emplace(Context{config, layout, sizes, Chunks(layout, sizes), device, host, workers, isa,
                             DeviceState(device, workers, isa), t});
     const auto requests = swap_requests(config, plan);
@@ -85,13 +79,12 @@ struct Engine::State {
     if (communicator.world() != 1 || layout.options().world != 1) {
       throw Error(ErrorKind::configuration, "the engine partitions over one rank only as yet");
     }
-    if (config.state_format != "fp32") {
+    if (const auto why =
+            cpu_adam::RecordFormat::refusal(config.state_format, config.optimizer.optimizer, config.precision);
+        !why.empty()) {
       throw Error(ErrorKind::configuration,
-                  fmt::format("state format {} is not built yet", config.state_format),
-                  {.hint = "use state_format fp32"});
-    }
-    if (config.precision != DType::bf16 && config.precision != DType::fp32) {
-      throw Error(ErrorKind::configuration, "the engine computes in bf16 or fp32");
+                  fmt::format("state format {} with {} and precision {}: {}", name_of(config.state_format),
+                              name_of(config.optimizer.optimizer), name_of(config.precision), why));
     }
     if (config.accumulation < 1) throw std::logic_error("Engine: accumulation below 1");
     check_plan(layout, config, {.device = device.budget().limit(), .host = config.host_memory});
@@ -142,6 +135,26 @@ struct Engine::State {
     }
   }
 
+  /// A frozen parameter has no record: it is kept as it computes.
+  void store_frozen(const OptimizerStream::Chunk& chunk, std::int64_t first,
+                    std::span<const float> weights) const {
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const auto e = static_cast<std::size_t>(first) + i;
+      if (config.precision == DType::fp32) {
+        reinterpret_cast<float*>(chunk.high)[e] = weights[i];
+      } else {
+        reinterpret_cast<BFloat16*>(chunk.high)[e] = to_bf16(weights[i]);
+      }
+    }
+  }
+  void load_frozen(const OptimizerStream::Chunk& chunk, std::int64_t first, std::span<float> weights) const {
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const auto e = static_cast<std::size_t>(first) + i;
+      weights[i] = config.precision == DType::fp32 ? reinterpret_cast<const float*>(chunk.high)[e]
+                                                   : to_float(reinterpret_cast<const BFloat16*>(chunk.high)[e]);
+    }
+  }
+
   const Config config;
   const Layout layout;
   Device& device;
@@ -181,7 +194,6 @@ void Engine::load(int index, const Source& source) {
     s.parameters->invalidate(p.unit);
     float* piece = s.conversion.as<float>();
     s.optimizer->visit(p.unit, p.offset, p.offset + p.elements, true, [&](const OptimizerStream::Chunk& chunk) {
-      const auto planes = chunk.planes(s.context->sizes);
       const std::int64_t end = std::min(p.offset + p.elements, chunk.first + chunk.elements);
       for (std::int64_t at = std::max(p.offset, chunk.first); at < end;) {
         const std::int64_t n = std::min(kConversionElements, end - at);
@@ -191,22 +203,11 @@ void Engine::load(int index, const Source& source) {
           s.failure = std::current_exception();  // whatever it is: the parameter is half filled now
           throw;
         }
-        for (std::int64_t i = 0; i < n; ++i) {
-          const std::int64_t e = at - chunk.first + i;
-          std::visit(
-              [&](const auto& pl) {
-                if constexpr (std::is_same_v<std::decay_t<decltype(pl)>, cpu_adam::FullPlanes>) {
-                  pl.master[e] = piece[i];
-                } else if (p.trainable) {
-                  const SplitMaster halves = split_master(piece[i]);
-                  pl.high[e] = halves.high;
-                  pl.low[e] = halves.low;
-                } else {
-                  pl.high[e] = to_bf16(piece[i]);
-                }
-                if (p.trainable) pl.m[e] = pl.v[e] = 0.0f;
-              },
-              planes);
+        const std::span<const float> values(piece, static_cast<std::size_t>(n));
+        if (p.trainable) {
+          cpu_adam::store_weights(chunk.planes(s.context->sizes), at - chunk.first, values);
+        } else {
+          s.store_frozen(chunk, at - chunk.first, values);
         }
         at += n;
       }
@@ -220,28 +221,21 @@ void Engine::read(int index, const Sink& sink) {
     const Layout::Parameter& p = s.parameter(index);
     s.device.synchronize();
     float* piece = s.conversion.as<float>();
-    s.optimizer->visit(
-        p.unit, p.offset, p.offset + p.elements, false, [&](const OptimizerStream::Chunk& chunk) {
-          const auto planes = chunk.planes(s.context->sizes);
-          const std::int64_t end = std::min(p.offset + p.elements, chunk.first + chunk.elements);
-          for (std::int64_t at = std::max(p.offset, chunk.first); at < end;) {
-            const std::int64_t n = std::min(kConversionElements, end - at);
-            for (std::int64_t i = 0; i < n; ++i) {
-              const std::int64_t e = at - chunk.first + i;
-              piece[i] = std::visit(
-                  [&](const auto& pl) {
-                    if constexpr (std::is_same_v<std::decay_t<decltype(pl)>, cpu_adam::FullPlanes>) {
-                      return pl.master[e];
-                    } else {
-                      return p.trainable ? join_master(pl.high[e], pl.low[e]) : to_float(pl.high[e]);
-                    }
-                  },
-                  planes);
-            }
-            sink(at - p.offset, std::span<const float>(piece, static_cast<std::size_t>(n)));
-            at += n;
-          }
-        });
+    s.optimizer->visit(p.unit, p.offset, p.offset + p.elements, false,
+                       [&](const OptimizerStream::Chunk& chunk) {
+                         const std::int64_t end = std::min(p.offset + p.elements, chunk.first + chunk.elements);
+                         for (std::int64_t at = std::max(p.offset, chunk.first); at < end;) {
+                           const std::int64_t n = std::min(kConversionElements, end - at);
+                           const std::span<float> values(piece, static_cast<std::size_t>(n));
+                           if (p.trainable) {
+                             cpu_adam::load_weights(chunk.planes(s.context->sizes), at - chunk.first, values);
+                           } else {
+                             s.load_frozen(chunk, at - chunk.first, values);
+                           }
+                           sink(at - p.offset, values);
+                           at += n;
+                         }
+                       });
   });
 }
 
@@ -272,8 +266,15 @@ void Engine::begin_step(const StepOptions& options) {
           fmt::format("begin_step(): {} micro-batches, the configuration reserves room for 1 to {}",
                       options.micro_batches, s.config.accumulation));
     }
-    for (const AdamHyper& group : options.groups)
-      adam_coefficients(group, 1, 1.0);  // refuses before anything begins
+    const Optimizer optimizer = s.config.optimizer.optimizer;
+    for (const HyperParameters& group : options.groups) {
+      if (has_second_moment(group.optimizer) != has_second_moment(optimizer)) {
+        throw std::logic_error(
+            fmt::format("begin_step(): a group for {} in an engine whose state is laid out for {}",
+                        name_of(group.optimizer), name_of(optimizer)));
+      }
+      update_coefficients(group, 1, 1.0);  // refuses before anything begins
+    }
     s.step_options = options;
     s.gradients->begin_step(options.micro_batches);
     s.in_step = true;
@@ -336,12 +337,12 @@ StepTicket Engine::step() {
     if (s.config.gradient_clipping > 0) {
       factor *= std::min(1.0, s.config.gradient_clipping / (result.gradient_norm + 1e-6));
     }
-    std::vector<AdamCoefficients> coefficients;
-    for (const AdamHyper& group : s.step_options.groups) {
-      coefficients.push_back(adam_coefficients(group, s.counters.steps + 1, factor));
+    std::vector<UpdateCoefficients> coefficients;
+    for (const HyperParameters& group : s.step_options.groups) {
+      coefficients.push_back(update_coefficients(group, s.counters.steps + 1, factor));
     }
     for (int unit = 0; unit < static_cast<int>(s.layout.units().size()); ++unit) s.parameters->invalidate(unit);
-    const bool non_finite = s.optimizer->update(*s.gradients, coefficients);
+    const bool non_finite = s.optimizer->update(*s.gradients, coefficients, s.counters.steps + 1);
     ++s.counters.steps;
     if (non_finite) {
       throw Error(ErrorKind::numerics,

@@ -23,8 +23,8 @@ class Engine;
 
 /// What the caller sets for one step.
 struct StepOptions {
-  std::vector<AdamHyper> groups;  ///< for each parameter group of the layout
-  int micro_batches = 1;          ///< at most the configuration's accumulation
+  std::vector<HyperParameters> groups;  ///< for each parameter group of the layout
+  int micro_batches = 1;                ///< at most the configuration's accumulation
 };
 
 struct StepResult {

@@ -55,11 +55,7 @@ OptimizerStream::OptimizerStream(const Context& context, ParameterStream& parame
 }
 
 cpu_adam::Planes OptimizerStream::Chunk::planes(const StateSizes& sizes) const {
-  auto* m = reinterpret_cast<float*>(record);
-  float* v = m + state;
-  if (sizes.weight == DType::fp32) return cpu_adam::FullPlanes{reinterpret_cast<float*>(high), m, v};
-  return cpu_adam::SplitPlanes{reinterpret_cast<BFloat16*>(high), reinterpret_cast<std::int16_t*>(v + state), m,
-                               v};
+  return sizes.record.planes(high, record, state);
 }
 
 OptimizerStream::Where OptimizerStream::where(const Chunk& chunk) const {
@@ -69,7 +65,7 @@ OptimizerStream::Where OptimizerStream::where(const Chunk& chunk) const {
           .high_bytes = chunk.elements * sizes.weight_bytes,
           .record_offset = record_offsets_[static_cast<std::size_t>(chunk.unit)] +
                            chunk.first / chunks.elements * chunks.record_bytes,
-          .record_bytes = chunk.state * sizes.record_bytes};
+          .record_bytes = sizes.record.bytes(chunk.state)};
 }
 
 void OptimizerStream::append_chunks(std::vector<Chunk>& chunks, int unit, std::int64_t first,
@@ -90,7 +86,8 @@ void OptimizerStream::visit(int unit, std::int64_t first, std::int64_t last, boo
   pass(Site::host, chunks, changes, visit);
 }
 
-bool OptimizerStream::update(const GradientStream& gradients, std::span<const AdamCoefficients> coefficients) {
+bool OptimizerStream::update(const GradientStream& gradients, std::span<const UpdateCoefficients> coefficients,
+                             std::int64_t step) {
   std::vector<Chunk> chunks;
   for (int unit = 0; unit < static_cast<int>(context_.layout.units().size()); ++unit) {
     append_chunks(chunks, unit, 0, context_.unit(unit).trainable);
@@ -98,20 +95,26 @@ bool OptimizerStream::update(const GradientStream& gradients, std::span<const Ad
   bool non_finite = false;
   const Site site = records_.tier() == Tier::device ? Site::device : Site::host;
   pass(site, chunks, true, [&](const Chunk& chunk) {
-    if (update_chunk(chunk, gradients, coefficients)) non_finite = true;
+    if (update_chunk(chunk, gradients, coefficients, step)) non_finite = true;
   });
   return non_finite;
 }
 
 bool OptimizerStream::update_chunk(const Chunk& chunk, const GradientStream& gradients,
-                                   std::span<const AdamCoefficients> coefficients) {
+                                   std::span<const UpdateCoefficients> coefficients, std::int64_t step) {
   std::vector<cpu_adam::UpdateSegment> segments;
   for (const int index : context_.unit(chunk.unit).parameters) {
     const Layout::Parameter& p = context_.layout.parameters()[static_cast<std::size_t>(index)];
     const std::int64_t begin = std::max(p.offset, chunk.first);
     const std::int64_t end = std::min(p.offset + p.elements, chunk.first + chunk.state);
     if (!p.trainable || begin >= end) continue;
-    segments.push_back({begin - chunk.first, end - begin, coefficients[static_cast<std::size_t>(p.group)]});
+    segments.push_back({.offset = begin - chunk.first,
+                        .count = end - begin,
+                        .coefficients = coefficients[static_cast<std::size_t>(p.group)],
+                        .place = {.seed = context_.config.seed,
+                                  .step = static_cast<std::uint32_t>(step),
+                                  .parameter = static_cast<std::uint32_t>(index),
+                                  .element = begin - p.offset}});
   }
   return cpu_adam::update(context_.isa, context_.workers, chunk.planes(context_.sizes),
                           cpu_adam::advance(gradients.gradient(chunk.unit), chunk.first), segments);
@@ -132,7 +135,7 @@ void OptimizerStream::pass(Site site, const std::vector<Chunk>& chunks, bool cha
         compute.synchronize();
       } else {
         TraceSpan span(context_.trace, Lane::adam, "adam", slot.chunk.unit,
-                       slot.chunk.state * context_.sizes.record_bytes);
+                       context_.sizes.record.bytes(slot.chunk.state));
         body(slot.chunk);
       }
       if (changes) take_home(site, slot);

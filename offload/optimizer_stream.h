@@ -20,9 +20,10 @@ class OptimizerStream {
   /// Reserves "optimizer records" in their tier and the slots through which chunks pass.
   OptimizerStream(const Context& context, ParameterStream& parameters, Swap* swap, Swap::Region region);
 
-  /// Updates every trainable parameter from its gradient: coefficients for each parameter group. Returns true
-  /// where a weight or moment became non-finite.
-  bool update(const GradientStream& gradients, std::span<const AdamCoefficients> coefficients);
+  /// Updates every trainable parameter from its gradient in step number `step` (from 1): coefficients for each
+  /// parameter group. Returns true where a weight or moment became non-finite.
+  bool update(const GradientStream& gradients, std::span<const UpdateCoefficients> coefficients,
+              std::int64_t step);
 
   /// What a visitor sees of a chunk, in host memory: elements [first, first + elements) of the unit, the
   /// leading `state` ones with optimizer state.
@@ -63,7 +64,7 @@ class OptimizerStream {
   void copy(Lane lane, void* destination, const void* source, std::int64_t bytes, std::string_view name,
             int unit);
   bool update_chunk(const Chunk& chunk, const GradientStream& gradients,
-                    std::span<const AdamCoefficients> coefficients);
+                    std::span<const UpdateCoefficients> coefficients, std::int64_t step);
 
   const Context& context_;
   ParameterStream& parameters_;

@@ -13,16 +13,16 @@ namespace spillway {
 StateSizes::StateSizes(const Config& config)
     : weight(config.precision),
       weight_bytes(size_of(config.precision)),
-      record_bytes(config.precision == DType::fp32 ? 8 : 10) {}
+      record(config.state_format, config.optimizer.optimizer, config.precision) {}
 
 Chunks::Chunks(const Layout& layout, const StateSizes& sizes)
-    : elements(std::min<std::int64_t>(1 << 18, round_up(layout.largest_unit(), 2048))),
-      record_bytes(round_up(elements * sizes.record_bytes, kBlockBytes)),
+    : elements(std::min(kChunkElements, round_up(layout.largest_unit(), 2048))),
+      record_bytes(round_up(sizes.record.bytes(elements), kBlockBytes)),
       weight_bytes(elements * sizes.weight_bytes) {}
 
 std::int64_t Chunks::unit_record_bytes(const Layout::Unit& unit, const StateSizes& sizes) const {
   return unit.trainable / elements * record_bytes +
-         round_up(unit.trainable % elements * sizes.record_bytes, kBlockBytes);
+         round_up(sizes.record.bytes(unit.trainable % elements), kBlockBytes);
 }
 
 GradientPlanes::GradientPlanes(const Layout::Unit& unit, const Config& config)

@@ -74,13 +74,13 @@ class Rules : public testing::Test {
     models::Decoder decoder(model, batch, DType::bf16, device, engine);
     decoder.initialize(77);
 
-    const AdamHyper weights{.learning_rate = 0.01,
-                            .beta1 = 0.8,
-                            .beta2 = 0.9,
-                            .eps = 1e-4,
-                            .weight_decay = 0.5,
-                            .decoupled = decoupled};
-    AdamHyper biases_and_norms = weights;
+    const HyperParameters weights{.optimizer = decoupled ? Optimizer::adamw : Optimizer::adam,
+                                  .learning_rate = 0.01,
+                                  .beta1 = 0.8,
+                                  .beta2 = 0.9,
+                                  .eps = 1e-4,
+                                  .weight_decay = 0.5};
+    HyperParameters biases_and_norms = weights;
     biases_and_norms.weight_decay = 0;
     const models::TokenData data({text_}, {.length = kLength, .vocabulary = 256});
     std::vector<std::int32_t> tokens(kSequences * kLength), targets(tokens.size());

@@ -36,7 +36,7 @@ TEST(Config, DefaultsOfAnEmptyObjectAreNamedAsAssumed) {
   EXPECT_EQ(config.micro_batch, 1);
   EXPECT_EQ(config.accumulation, 1);
   EXPECT_EQ(config.gradient_clipping, 1.0);
-  EXPECT_TRUE(config.optimizer.decoupled);
+  EXPECT_EQ(config.optimizer.optimizer, Optimizer::adamw);
   EXPECT_EQ(config.precision, DType::bf16);
   EXPECT_EQ(config.device_memory, -1);
   EXPECT_NE(std::find(config.assumed.begin(), config.assumed.end(), "optimizer.params.lr = 0.001"),
@@ -64,7 +64,7 @@ TEST(Config, EveryKeyHasItsEffect) {
   EXPECT_EQ(config.micro_batch, 4);
   EXPECT_EQ(config.accumulation, 6);
   EXPECT_EQ(config.gradient_clipping, 0.5);
-  EXPECT_FALSE(config.optimizer.decoupled);
+  EXPECT_EQ(config.optimizer.optimizer, Optimizer::adam);
   EXPECT_EQ(config.optimizer.learning_rate, 2e-4);
   EXPECT_EQ(config.optimizer.beta1, 0.8);
   EXPECT_EQ(config.optimizer.beta2, 0.95);
@@ -121,13 +121,13 @@ TEST(Config, BatchSizesFollowFromOneAnother) {
 }
 
 TEST(Config, AdamIsAdamWUnlessItSaysOtherwise) {
-  EXPECT_TRUE(parse(R"({"optimizer": {"type": "Adam"}})").optimizer.decoupled);
+  EXPECT_EQ(parse(R"({"optimizer": {"type": "Adam"}})").optimizer.optimizer, Optimizer::adamw);
   EXPECT_NE(parse(R"({"optimizer": {"type": "Adam"}})").assumed.front().find("adam_w_mode = true"),
             std::string::npos);
-  EXPECT_TRUE(
-      parse(R"({"optimizer": {"type": "adamw", "params": {"adam_w_mode": true}}})").optimizer.decoupled);
-  EXPECT_FALSE(
-      parse(R"({"optimizer": {"type": "Adam", "params": {"adam_w_mode": false}}})").optimizer.decoupled);
+  EXPECT_EQ(parse(R"({"optimizer": {"type": "adamw", "params": {"adam_w_mode": true}}})").optimizer.optimizer,
+            Optimizer::adamw);
+  EXPECT_EQ(parse(R"({"optimizer": {"type": "Adam", "params": {"adam_w_mode": false}}})").optimizer.optimizer,
+            Optimizer::adam);
 }
 
 TEST(Config, PlacesInOurWordsAndDeepSpeeds) {
@@ -158,9 +158,10 @@ TEST(Config, RefusalsNameKeyValueAndWhatIsAllowed) {
        "run.json: optimizer.params.betas: 1.0 is not a number from 0 to below 1"},
       {R"({"optimizer": {"params": {"betas": 0.9}}})",
        "run.json: optimizer.params.betas: 0.9 is not two numbers from 0 to below 1"},
-      {R"({"optimizer": {"type": "Lion"}})",
-       "run.json: optimizer.type: \"Lion\" is not an optimizer that is built in | the optimizers are Adam and "
-       "AdamW"},
+      {R"({"optimizer": {"type": "Lamb"}})",
+       "run.json: optimizer.type: \"Lamb\" is not an optimizer that is built in | the optimizers are Adam, "
+       "AdamW, "
+       "Lion and SGD"},
       {R"({"optimizer": "AdamW"})", "run.json: optimizer: \"AdamW\" is not an object"},
       {R"({"bf16": {"enabled": 1}})", "run.json: bf16.enabled: 1 is not true or false"},
       {R"({"zero_optimization": {"stage": 4}})",
@@ -176,10 +177,28 @@ TEST(Config, RefusalsNameKeyValueAndWhatIsAllowed) {
        "run.json: spillway.device_memory: [] is not a size | a size is a number with a unit, such as \"40M\" "
        "or "
        "\"1.5GiB\""},
-      {R"({"spillway": {"state_format": "compact8"}})",
-       "run.json: spillway.state_format: \"compact8\" is not built yet | use the state format fp32"},
       {R"({"spillway": {"state_format": "fp23"}})",
-       "run.json: spillway.state_format: \"fp23\" is not a state format: fp32"},
+       "run.json: spillway.state_format: \"fp23\" is not fp32 or bf16 or compact8"},
+      {R"({"spillway": {"state_format": "bf16", "precision": "fp32"}})",
+       "run.json: spillway.state_format bf16 with spillway.precision fp32: the reference keeps its state in "
+       "fp32 | "
+       "use the state format fp32, or precision bf16"},
+      {R"({"optimizer": {"type": "Lion"}, "spillway": {"state_format": "compact8"}})",
+       "run.json: spillway.state_format compact8 is made for the moments of Adam, not for optimizer.type Lion "
+       "| use "
+       "the state format bf16 or fp32"},
+      {R"({"optimizer": {"type": "SGD", "params": {"betas": [0.9, 0.99]}}})",
+       "run.json: optimizer.params.betas is no parameter of SGD | it belongs to AdamW, Adam and Lion"},
+      {R"({"optimizer": {"params": {"momentum": 0.9}}})",
+       "run.json: optimizer.params.momentum is no parameter of AdamW | it belongs to SGD"},
+      {R"({"optimizer": {"type": "SGD", "params": {"momentum": 1}}})",
+       "run.json: optimizer.params.momentum: 1 is not a number from 0 to below 1"},
+      {R"({"optimizer": {"type": "SGD", "params": {"dampening": 0.1}}})",
+       "run.json: optimizer.params.dampening: 0.1 is not 0 | dampening is not built in: SGD adds the whole "
+       "gradient to "
+       "its momentum"},
+      {R"({"optimizer": {"type": "Lion", "params": {"eps": 1e-8}}})",
+       "run.json: optimizer.params.eps is no parameter of Lion | it belongs to AdamW and Adam"},
       {R"({"spillway": {"precision": "fp16"}})", "run.json: spillway.precision: \"fp16\" is not bf16 or fp32"},
       {R"({"spillway": {"precision": "auto"}})", "run.json: spillway.precision: \"auto\" is not bf16 or fp32"},
       {R"({"spillway": {"model": 3}})",
@@ -188,14 +207,46 @@ TEST(Config, RefusalsNameKeyValueAndWhatIsAllowed) {
   for (const auto& [text, message] : table) EXPECT_EQ(refusal(text), message);
 }
 
+TEST(Config, EachOptimizerHasItsOwnParameters) {
+  const Config lion = parse(R"({"optimizer": {"type": "lion", "params": {"lr": 1e-4, "weight_decay": 0.3}}})");
+  EXPECT_EQ(lion.optimizer.optimizer, Optimizer::lion);
+  EXPECT_EQ(lion.optimizer.beta1, 0.9);
+  EXPECT_EQ(lion.optimizer.beta2, 0.99);
+  EXPECT_EQ(lion.optimizer.weight_decay, 0.3);
+  EXPECT_EQ(parse(R"({"optimizer": {"type": "Lion", "params": {"betas": [0.95, 0.98]}}})").optimizer.beta2,
+            0.98);
+  const Config sgd =
+      parse(R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.9, "nesterov": true, "dampening": 0}}})");
+  EXPECT_EQ(sgd.optimizer.optimizer, Optimizer::sgd);
+  EXPECT_EQ(sgd.optimizer.momentum, 0.9);
+  EXPECT_TRUE(sgd.optimizer.nesterov);
+  EXPECT_EQ(parse(R"({"optimizer": {"type": "SGD"}})").optimizer.momentum, 0.0);
+  for (const Config& config : {lion, sgd}) {
+    const Config again = parse(to_json(config));
+    EXPECT_EQ(again.optimizer, config.optimizer);
+    EXPECT_TRUE(again.assumed.empty());
+  }
+}
+
+TEST(Config, StateFormats) {
+  EXPECT_EQ(parse("{}").state_format, StateFormat::fp32);
+  for (const StateFormat format : {StateFormat::fp32, StateFormat::bf16, StateFormat::compact8}) {
+    const std::string text = R"({"spillway": {"state_format": ")" + std::string(name_of(format)) + R"("}})";
+    EXPECT_EQ(parse(text).state_format, format);
+    EXPECT_EQ(parse(to_json(parse(text))).state_format, format);
+  }
+  EXPECT_EQ(parse(R"({"optimizer": {"type": "Lion"}, "spillway": {"state_format": "bf16"}})").state_format,
+            StateFormat::bf16);
+}
+
 TEST(Config, UnknownKeysAreRefusedWithTheNearestOrTheirPlace) {
   EXPECT_EQ(refusal(R"({"spillway": {"device_memry": "4M"}})"),
             "run.json: unknown key spillway.device_memry | did you mean device_memory?");
   EXPECT_EQ(refusal(R"({"offload_param": {}})"),
             "run.json: unknown key offload_param | its place is zero_optimization.offload_param");
   EXPECT_EQ(refusal(R"({"lr": 1})"), "run.json: unknown key lr | its place is optimizer.params.lr");
-  EXPECT_EQ(refusal(R"({"optimizer": {"params": {"momentum": 1}}})"),
-            "run.json: unknown key optimizer.params.momentum");
+  EXPECT_EQ(refusal(R"({"optimizer": {"params": {"centered": true}}})"),
+            "run.json: unknown key optimizer.params.centered");
   EXPECT_EQ(refusal(R"({"bf16.enabled": true})"),
             "run.json: unknown key \"bf16.enabled\" | write objects in objects, not names with dots");
 }

@@ -359,10 +359,10 @@ TEST(DeepSpeedConfig, RefusesWhatWouldChangeResultsOnlyWhenItIsSwitchedOn) {
   EXPECT_EQ(refusal(at("compression_training",
                        R"({"weight_quantization": {"shared_parameters": {"enabled": false, "bits": 8}}})")),
             "accepted");
-  for (const std::string type : {"OneBitAdam", "OneBitLamb", "ZeroOneAdam", "Lamb", "Muon", "Lion", "SGD"}) {
+  for (const std::string type : {"OneBitAdam", "OneBitLamb", "ZeroOneAdam", "Lamb", "Muon", "Adagrad"}) {
     const std::string message =
         refusal(R"({"optimizer": {"type": ")" + type + R"(", "params": {"lr": 1e-3, "freeze_step": 5}}})");
-    EXPECT_NE(message.find("Adam and AdamW"), std::string::npos) << message;
+    EXPECT_NE(message.find("Adam, AdamW, Lion and SGD"), std::string::npos) << message;
   }
   EXPECT_NE(refusal(at("optimizer.params.amsgrad", "true")), "accepted");
   EXPECT_NE(refusal(at("optimizer.params.bias_correction", "false")), "accepted");

@@ -113,10 +113,10 @@ class Rig {
     return engine_.step().wait();
   }
 
-  static std::vector<AdamHyper> groups(double rate = 4e-3, double decay = 0.1) {
-    const AdamHyper decaying{
+  static std::vector<HyperParameters> groups(double rate = 4e-3, double decay = 0.1) {
+    const HyperParameters decaying{
         .learning_rate = rate, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = decay};
-    AdamHyper plain = decaying;
+    HyperParameters plain = decaying;
     plain.weight_decay = 0;
     return {decaying, plain};
   }

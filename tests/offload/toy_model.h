@@ -62,10 +62,10 @@ struct Run {
   Trace* trace = nullptr;
 };
 
-inline std::vector<AdamHyper> groups(std::int64_t step) {
+inline std::vector<HyperParameters> groups(std::int64_t step) {
   // The rate changes with the step and the groups differ: nothing of it may get lost on the way.
-  AdamHyper decays{.learning_rate = 0.02 / static_cast<double>(step + 1), .weight_decay = 0.1};
-  AdamHyper plain{.learning_rate = 0.01, .beta1 = 0.8, .weight_decay = 0.0};
+  HyperParameters decays{.learning_rate = 0.02 / static_cast<double>(step + 1), .weight_decay = 0.1};
+  HyperParameters plain{.learning_rate = 0.01, .beta1 = 0.8, .weight_decay = 0.0};
   return {decays, plain};
 }
 
@@ -215,9 +215,9 @@ struct Reference {
     for (std::size_t p = 0; p < weights.size(); ++p) {
       const auto& parameter = shape_.parameters()[p];
       if (!parameter.trainable) continue;
-      const auto c = adam_coefficients(hypers[static_cast<std::size_t>(parameter.group)], steps, factor);
+      const auto c = update_coefficients(hypers[static_cast<std::size_t>(parameter.group)], steps, factor);
       for (std::size_t i = 0; i < weights[p].size(); ++i) {
-        const AdamElement e = adam_update({weights[p][i], m[p][i], v[p][i]}, last_gradients[p][i], c);
+        const UpdateElement e = adam_update({weights[p][i], m[p][i], v[p][i]}, last_gradients[p][i], c);
         weights[p][i] = e.master;
         m[p][i] = e.m;
         v[p][i] = e.v;

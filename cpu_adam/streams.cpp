@@ -1,0 +1,87 @@
+#include "streams.h"
+
+#include "../core/parallel.h"
+#include "kernels.h"
+#include "update.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <span>
+
+namespace spillway::cpu_adam {
+namespace {
+
+struct Stream {
+  std::byte* data = nullptr;
+  std::int64_t bytes = 0;
+};
+
+template <class T>
+Stream stream(T* plane, std::int64_t n) {
+  return {reinterpret_cast<std::byte*>(plane), plane == nullptr ? 0 : n * static_cast<std::int64_t>(sizeof(T))};
+}
+
+/// The planes of the first n elements; unused ones are empty.
+using Streams = std::array<Stream, 6>;
+template <class M>
+Streams streams_of(const SplitPlanes<M>& p, std::int64_t n) {
+  return {stream(p.high, n), stream(p.low, n), stream(p.m, n), stream(p.v, n)};
+}
+Streams streams_of(const FullPlanes& p, std::int64_t n) {
+  return {stream(p.master, n), stream(p.m, n), stream(p.v, n)};
+}
+Streams streams_of(const Compact8Planes& p, std::int64_t n) {
+  const std::int64_t groups = (n + kCompactGroup - 1) / kCompactGroup;
+  return {stream(p.high, n), stream(p.low, n),           stream(p.m, n),
+          stream(p.v, n),    stream(p.m_scales, groups), stream(p.v_scales, groups)};
+}
+Streams streams_of(const Planes& planes, std::int64_t n) {
+  return std::visit([&](const auto& p) { return streams_of(p, n); }, planes);
+}
+
+/// All streams advance together, as in the update; a multiple of compact8's groups.
+constexpr std::int64_t kPiece = 1024;
+
+/// body(first, count) for each piece of each block.
+template <class Body>
+void for_pieces(Workers& workers, std::int64_t n, const Body& body) {
+  workers.for_blocks((n + kUpdateBlock - 1) / kUpdateBlock, [&](std::int64_t block, int) {
+    const std::int64_t end = std::min(n, (block + 1) * kUpdateBlock);
+    for (std::int64_t first = block * kUpdateBlock; first < end; first += kPiece) {
+      body(first, std::min(kPiece, end - first));
+    }
+  });
+}
+
+}  // namespace
+
+std::uint32_t move_streams(Isa isa, Workers& workers, const Planes& planes, Gradient gradient, std::int64_t n) {
+  const Kernels& kernels = kernels_of(isa);
+  check_arguments("cpu_adam::move_streams", gradient, n);
+  std::atomic<std::uint32_t> folded{0};
+  for_pieces(workers, n, [&](std::int64_t first, std::int64_t count) {
+    for (const Stream& s : streams_of(advance(planes, first), count)) kernels.change(s.data, s.bytes);
+    const Gradient piece = advance(gradient, first);
+    folded.fetch_xor(kernels.fold(static_cast<const std::byte*>(piece.data), count * size_of(piece.type)),
+                     std::memory_order_relaxed);
+  });
+  return folded.load();
+}
+
+std::int64_t streamed_bytes(const Planes& planes, Gradient gradient, std::int64_t n) {
+  std::int64_t bytes = n * size_of(gradient.type);
+  for (const Stream& s : streams_of(planes, n)) bytes += 2 * s.bytes;
+  return bytes;
+}
+
+void first_touch(Workers& workers, const Planes& planes, std::int64_t n) {
+  for_pieces(workers, n, [&](std::int64_t first, std::int64_t count) {
+    for (const Stream& s : streams_of(advance(planes, first), count)) {
+      if (s.bytes > 0) std::memset(s.data, 0, static_cast<std::size_t>(s.bytes));
+    }
+  });
+}
+
+}  // namespace spillway::cpu_adam
