@@ -23,12 +23,13 @@ struct Choice {
   double clip = 0;
   int update_threads = 1, device_threads = 1;
   cpu_adam::Isa isa = cpu_adam::Isa::scalar;
+  StateFormat format = StateFormat::fp32;
 
   std::string name() const {
     return "parameters " + std::string(name_of(parameters)) + ", optimizer " + std::string(name_of(optimizer)) +
            ", micro-batches " + std::to_string(micro_batches) + ", clip " + std::to_string(clip) +
            ", threads " + std::to_string(update_threads) + "+" + std::to_string(device_threads) + ", " +
-           std::string(cpu_adam::name_of(isa));
+           std::string(cpu_adam::name_of(isa)) + ", " + std::string(name_of(format));
   }
 };
 
@@ -46,6 +47,7 @@ std::string train(const Choice& choice, int steps) {
   config.accumulation = choice.micro_batches;
   config.gradient_clipping = choice.clip;
   config.update_threads = choice.update_threads;
+  config.state_format = choice.format;
   const Layout layout = decoder_layout(kDecoder, kBatch, DType::bf16, choice.device_threads);
   HostDevice device({.threads = choice.device_threads});
   SingleRankCommunicator communicator;
@@ -67,36 +69,41 @@ std::string train(const Choice& choice, int steps) {
   return weights_xxh3(engine);
 }
 
-// Every placement with every number of micro-batches and either clip; thread counts and instruction sets change
+// Every placement with every number of micro-batches and either clip in the state format fp32, and once in each
+// of the others; thread counts and instruction sets change
 // along so that each meets each. SPILLWAY_FULL_GRID=1 runs all combinations.
 TEST(DecoderPlacements, GiveOneHash) {
   const bool full = std::getenv("SPILLWAY_FULL_GRID") != nullptr;
   const auto isas = cpu_adam::supported_isas();
   const int isa_count = static_cast<int>(isas.size());
   std::vector<std::string> hashes;
-  for (const int micro_batches : {1, 3}) {
-    for (const double clip : {0.0, 0.25}) {
-      std::string expected;
-      int run = 0;
-      for (const Tier parameters : kTiers) {
-        for (const Tier optimizer : kTiers) {
-          const int variants = full ? 9 * isa_count : 1;
-          for (int variant = 0; variant < variants; ++variant, ++run) {
-            const int threads = full ? variant / isa_count : run + run / 3;
-            const Choice choice{parameters,
-                                optimizer,
-                                micro_batches,
-                                clip,
-                                1 + threads % 3,
-                                1 + (full ? threads / 3 : run + micro_batches) % 3,
-                                isas[static_cast<std::size_t>((full ? variant : run / 3) % isa_count)]};
-            const std::string hash = train(choice, 20);
-            if (expected.empty()) expected = hash;
-            ASSERT_EQ(hash, expected) << choice.name();
+  for (const StateFormat format : {StateFormat::fp32, StateFormat::bf16, StateFormat::compact8}) {
+    for (const int micro_batches : {1, 3}) {
+      for (const double clip : {0.0, 0.25}) {
+        if (format != StateFormat::fp32 && !full && (micro_batches == 1 || clip == 0)) continue;
+        std::string expected;
+        int run = 0;
+        for (const Tier parameters : kTiers) {
+          for (const Tier optimizer : kTiers) {
+            const int variants = full ? 9 * isa_count : 1;
+            for (int variant = 0; variant < variants; ++variant, ++run) {
+              const int threads = full ? variant / isa_count : run + run / 3;
+              const Choice choice{parameters,
+                                  optimizer,
+                                  micro_batches,
+                                  clip,
+                                  1 + threads % 3,
+                                  1 + (full ? threads / 3 : run + micro_batches) % 3,
+                                  isas[static_cast<std::size_t>((full ? variant : run / 3) % isa_count)],
+                                  format};
+              const std::string hash = train(choice, 20);
+              if (expected.empty()) expected = hash;
+              ASSERT_EQ(hash, expected) << choice.name();
+            }
           }
         }
+        hashes.push_back(expected);
       }
-      hashes.push_back(expected);
     }
   }
   for (std::size_t i = 0; i < hashes.size(); ++i) {

@@ -23,6 +23,23 @@ class Placements : public testing::TestWithParam<std::tuple<Tier, Tier>> {
   Directory directory;
 };
 
+void expect_the_bits_of_the_reference(const toy::Run& run) {
+  toy::Trainer trainer(run);
+  toy::Reference reference(run);
+  bool clipped = false;
+  for (int step = 0; step < run.steps; ++step) {
+    const StepResult result = trainer.step();
+    const double norm = reference.step();
+    ASSERT_NEAR(result.gradient_norm, norm, 1e-12 * norm);
+    ASSERT_FALSE(result.skipped);
+    reference.update(result.gradient_norm);
+    clipped = clipped || result.gradient_norm > run.config.gradient_clipping;
+  }
+  EXPECT_TRUE(clipped) << "the test does not reach the clip";
+  expect_same(trainer.weights(), reference.weights, trainer.engine->layout());
+  EXPECT_EQ(trainer.engine->counters().steps, run.steps);
+}
+
 TEST_P(Placements, TrainToTheBitsOfThePlainReference) {
   for (const DType precision : {DType::bf16, DType::fp32}) {
     for (const int micro_batches : {1, 3}) {
@@ -31,29 +48,35 @@ TEST_P(Placements, TrainToTheBitsOfThePlainReference) {
         run.config.precision = precision;
         run.config.accumulation = micro_batches;
         run.config.gradient_clipping = clip;
-        toy::Trainer trainer(run);
-        toy::Reference reference(run);
-        bool clipped = false;
-        for (int step = 0; step < run.steps; ++step) {
-          const StepResult result = trainer.step();
-          const double norm = reference.step();
-          ASSERT_NEAR(result.gradient_norm, norm, 1e-12 * norm);
-          ASSERT_FALSE(result.skipped);
-          reference.update(result.gradient_norm);
-          clipped = clipped || result.gradient_norm > clip;
-        }
-        EXPECT_TRUE(clipped) << "the test does not reach the clip";
-        expect_same(trainer.weights(), reference.weights, trainer.engine->layout());
-        EXPECT_EQ(trainer.engine->counters().steps, run.steps);
+        expect_the_bits_of_the_reference(run);
       }
     }
   }
 }
 
+TEST_P(Placements, TrainToTheBitsOfThePlainReferenceInEveryStateFormatAndOptimizer) {
+  for (const auto& [format, optimizer_kind] :
+       {std::pair{StateFormat::bf16, Optimizer::adamw}, std::pair{StateFormat::compact8, Optimizer::adamw},
+        std::pair{StateFormat::compact8, Optimizer::adam}, std::pair{StateFormat::fp32, Optimizer::lion},
+        std::pair{StateFormat::bf16, Optimizer::lion}, std::pair{StateFormat::fp32, Optimizer::sgd},
+        std::pair{StateFormat::bf16, Optimizer::sgd}}) {
+    SCOPED_TRACE(std::string(name_of(format)) + " " + std::string(name_of(optimizer_kind)));
+    toy::Run run = make_run(parameters(), optimizer(), directory);
+    run.config.state_format = format;
+    run.config.optimizer.optimizer = optimizer_kind;
+    run.config.accumulation = 3;
+    run.config.gradient_clipping = 0.5;
+    expect_the_bits_of_the_reference(run);
+  }
+}
+
 TEST_P(Placements, PeaksEqualThePlanByName) {
-  for (const int micro_batches : {1, 3}) {
+  for (const auto& [micro_batches, format] :
+       {std::pair{1, StateFormat::fp32}, std::pair{3, StateFormat::fp32}, std::pair{1, StateFormat::bf16},
+        std::pair{1, StateFormat::compact8}}) {
     toy::Run run = make_run(parameters(), optimizer(), directory);
     run.config.accumulation = micro_batches;
+    run.config.state_format = format;
     run.device_memory = make_plan_total(run, Tier::device);
     run.config.host_memory = make_plan_total(run, Tier::host);
     toy::Trainer trainer(run);
@@ -222,27 +245,36 @@ TEST_P(Placements, LoadAndReadGiveBackEveryBit) {
   expect_same(trainer.weights(), expected, trainer.engine->layout());
 }
 
+/// Of n elements, a multiple of 128, by the table of docs/adam.md.
+std::int64_t bytes_of_record(StateFormat format, std::int64_t n) {
+  return format == StateFormat::fp32 ? 10 * n : format == StateFormat::bf16 ? 6 * n : 25 * n / 8;
+}
+
 TEST_P(Placements, MoveTheBytesOfTheFormatAndNoMore) {
-  const toy::Run run = make_run(parameters(), optimizer(), directory);
-  toy::Trainer trainer(run);
-  trainer.step();
-  const EngineCounters before = trainer.engine->counters();
-  trainer.step();
-  const EngineCounters after = trainer.engine->counters();
-  const Layout& layout = trainer.engine->layout();
-  std::int64_t updated = 0, gathered = 0;
-  const std::int64_t chunk = 262144;
-  const auto blocks = [](std::int64_t bytes) { return (bytes + 4095) / 4096 * 4096; };
-  for (const auto& unit : layout.units()) {
-    for (std::int64_t first = 0; first < unit.trainable; first += chunk) {
-      if (optimizer() == Tier::nvme) updated += blocks(10 * std::min(chunk, unit.trainable - first));
-      if (parameters() == Tier::nvme) updated += blocks(2 * std::min(chunk, unit.elements - first));
+  for (const StateFormat format : {StateFormat::fp32, StateFormat::bf16, StateFormat::compact8}) {
+    toy::Run run = make_run(parameters(), optimizer(), directory);
+    run.config.state_format = format;
+    toy::Trainer trainer(run);
+    trainer.step();
+    const EngineCounters before = trainer.engine->counters();
+    trainer.step();
+    const EngineCounters after = trainer.engine->counters();
+    const Layout& layout = trainer.engine->layout();
+    std::int64_t updated = 0, gathered = 0;
+    const std::int64_t chunk = kChunkElements;
+    const auto blocks = [](std::int64_t bytes) { return (bytes + 4095) / 4096 * 4096; };
+    for (const auto& unit : layout.units()) {
+      for (std::int64_t first = 0; first < unit.trainable; first += chunk) {
+        if (optimizer() == Tier::nvme)
+          updated += blocks(bytes_of_record(format, std::min(chunk, unit.trainable - first)));
+        if (parameters() == Tier::nvme) updated += blocks(2 * std::min(chunk, unit.elements - first));
+      }
+      // The tied unit is used twice in a row and stays in its slot.
+      if (parameters() == Tier::nvme && toy::is_used(unit)) gathered += blocks(2 * unit.elements);
     }
-    // The tied unit is used twice in a row and stays in its slot.
-    if (parameters() == Tier::nvme && toy::is_used(unit)) gathered += blocks(2 * unit.elements);
+    EXPECT_EQ(after.nvme_written_bytes - before.nvme_written_bytes, updated);
+    EXPECT_EQ(after.nvme_read_bytes - before.nvme_read_bytes, updated + gathered);
   }
-  EXPECT_EQ(after.nvme_written_bytes - before.nvme_written_bytes, updated);
-  EXPECT_EQ(after.nvme_read_bytes - before.nvme_read_bytes, updated + gathered);
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiers, Placements,

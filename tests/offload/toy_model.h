@@ -5,6 +5,8 @@
 #include "../../core/communicator.h"
 #include "../../core/config.h"
 #include "../../core/host_device.h"
+#include "../../core/random.h"
+#include "../../core/state_format.h"
 #include "../../core/trace.h"
 #include "../../core/update.h"
 #include "../../offload/engine.h"
@@ -62,10 +64,18 @@ struct Run {
   Trace* trace = nullptr;
 };
 
-inline std::vector<HyperParameters> groups(std::int64_t step) {
+inline std::vector<HyperParameters> groups(std::int64_t step, Optimizer optimizer = Optimizer::adamw) {
   // The rate changes with the step and the groups differ: nothing of it may get lost on the way.
-  HyperParameters decays{.learning_rate = 0.02 / static_cast<double>(step + 1), .weight_decay = 0.1};
-  HyperParameters plain{.learning_rate = 0.01, .beta1 = 0.8, .weight_decay = 0.0};
+  HyperParameters decays{.optimizer = optimizer,
+                         .learning_rate = 0.02 / static_cast<double>(step + 1),
+                         .weight_decay = 0.1,
+                         .momentum = 0.9};
+  HyperParameters plain{.optimizer = optimizer,
+                        .learning_rate = 0.01,
+                        .beta1 = 0.8,
+                        .weight_decay = 0.0,
+                        .momentum = 0.5,
+                        .nesterov = true};
   return {decays, plain};
 }
 
@@ -129,7 +139,8 @@ class Trainer {
   }
 
   StepResult step() {
-    engine->begin_step({groups(engine->counters().steps), run_.config.accumulation});
+    engine->begin_step(
+        {groups(engine->counters().steps, run_.config.optimizer.optimizer), run_.config.accumulation});
     for (int i = 0; i < run_.config.accumulation; ++i) run_micro_batch();
     return engine->step().wait();
   }
@@ -165,7 +176,7 @@ struct Reference {
       weights.emplace_back();
       for (std::int64_t i = 0; i < parameter.elements; ++i) {
         const float w = initial(p, i);
-        weights.back().push_back(parameter.trainable || is_fp32() ? w : to_float(to_bf16(w)));
+        weights.back().push_back(is_fp32() ? w : parameter.trainable ? stored_weight(w) : to_float(to_bf16(w)));
       }
       m.emplace_back(weights.back().size());
       v.emplace_back(weights.back().size());
@@ -210,18 +221,52 @@ struct Reference {
     double factor = 1.0 / run_.config.accumulation;
     if (run_.config.gradient_clipping > 0)
       factor *= std::min(1.0, run_.config.gradient_clipping / (norm + 1e-6));
-    const auto hypers = groups(steps);
+    const auto hypers = groups(steps, run_.config.optimizer.optimizer);
     ++steps;
     for (std::size_t p = 0; p < weights.size(); ++p) {
       const auto& parameter = shape_.parameters()[p];
       if (!parameter.trainable) continue;
       const auto c = update_coefficients(hypers[static_cast<std::size_t>(parameter.group)], steps, factor);
       for (std::size_t i = 0; i < weights[p].size(); ++i) {
-        const UpdateElement e = adam_update({weights[p][i], m[p][i], v[p][i]}, last_gradients[p][i], c);
-        weights[p][i] = e.master;
+        const UpdateElement e = update_element({weights[p][i], m[p][i], v[p][i]}, last_gradients[p][i], c);
+        weights[p][i] = is_fp32() ? e.master : stored_weight(e.master);
         m[p][i] = e.m;
         v[p][i] = e.v;
       }
+      if (run_.config.state_format == StateFormat::bf16) round_moments(static_cast<std::uint32_t>(p));
+      if (run_.config.state_format == StateFormat::compact8) {
+        for (std::size_t i = 0; i < weights[p].size(); i += kCompactGroup) encode_group(p, i);
+      }
+    }
+  }
+
+  /// What is left of a master weight when it has been stored.
+  float stored_weight(float w) const {
+    if (run_.config.state_format != StateFormat::compact8) return w;
+    const SplitMaster halves = split_master(w);
+    return join_master(halves.high, decode_low(encode_low(halves.low)));
+  }
+
+  void round_moments(std::uint32_t p) {
+    const RoundingKey key({run_.config.seed, static_cast<std::uint32_t>(steps), p, 0});
+    for (std::size_t i = 0; i < m[p].size(); ++i) {
+      const std::uint32_t random = key.bits(static_cast<std::uint32_t>(i));
+      m[p][i] = to_float(to_bf16_stochastic(m[p][i], random));
+      v[p][i] = to_float(to_bf16_stochastic(v[p][i], random));
+    }
+  }
+
+  void encode_group(std::size_t p, std::size_t begin) {
+    const std::size_t end = std::min(begin + kCompactGroup, m[p].size());
+    float most_m = 0, most_root = 0;
+    for (std::size_t i = begin; i < end; ++i) {
+      most_m = std::max(most_m, std::abs(m[p][i]));
+      most_root = std::max(most_root, std::sqrt(v[p][i]));
+    }
+    const float m_scale = decode_scale(encode_scale(most_m)), v_scale = decode_scale(encode_scale(most_root));
+    for (std::size_t i = begin; i < end; ++i) {
+      m[p][i] = decode_m(encode_m(m[p][i], std::max(most_m, 0x1p-149f)), m_scale);
+      v[p][i] = decode_v(encode_v(std::sqrt(v[p][i]), 255.0f / std::max(most_root, kSmallestRoot)), v_scale);
     }
   }
 
