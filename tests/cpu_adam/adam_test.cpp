@@ -1,4 +1,5 @@
-// The scalar formulas of core/update.h: the split master, the coefficients, one element's step.
+// The scalar formulas of core/update.h: the split master, the coefficients, one element's step of
+// every optimizer.
 #include "../../core/update.h"
 #include "planes_fixture.h"
 
@@ -11,6 +12,12 @@ namespace spillway {
 namespace {
 using cpu_adam::testing::bits_of;
 using cpu_adam::testing::Draw;
+
+void expect_equal(const UpdateElement& actual, const UpdateElement& expected) {
+  EXPECT_EQ(actual.master, expected.master);
+  EXPECT_EQ(actual.m, expected.m);
+  EXPECT_EQ(actual.v, expected.v);
+}
 
 void expect_reassembles(std::uint32_t bits) {
   const auto master = std::bit_cast<float>(bits);
@@ -56,10 +63,11 @@ TEST(SplitMaster, AMasterThatRoundsToInfinityReassemblesAndIsReported) {
   EXPECT_FALSE(has_finite_weight(std::numeric_limits<float>::quiet_NaN()));
 }
 
-TEST(AdamCoefficients, AreTheFormulasOfTheStep) {
-  const AdamHyper hyper{.learning_rate = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1};
+TEST(UpdateCoefficients, AreTheFormulasOfTheStep) {
+  const HyperParameters hyper{
+      .learning_rate = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1};
   for (const std::int64_t step : {1, 2, 3, 7, 100, 12345, 10'000'000}) {
-    const AdamCoefficients c = adam_coefficients(hyper, step, 0.125);
+    const UpdateCoefficients c = update_coefficients(hyper, step, 0.125);
     const auto t = static_cast<long double>(step);
     const long double correction1 = 1.0L - std::pow(static_cast<long double>(hyper.beta1), t);
     const long double correction2 = 1.0L - std::pow(static_cast<long double>(hyper.beta2), t);
@@ -70,54 +78,121 @@ TEST(AdamCoefficients, AreTheFormulasOfTheStep) {
     EXPECT_EQ(c.decay, static_cast<float>(1.0 - 1e-3 * 0.1));
     EXPECT_EQ(c.coupled_decay, 0.0f);
   }
-  EXPECT_EQ(adam_coefficients(hyper, 10'000'000, 1.0).step_size, 1e-3f);
+  EXPECT_EQ(update_coefficients(hyper, 10'000'000, 1.0).step_size, 1e-3f);
 }
 
-TEST(AdamCoefficients, L2DecayGoesToTheGradientAndNotToTheWeight) {
-  const AdamCoefficients c = adam_coefficients({.weight_decay = 0.1, .decoupled = false}, 1, 1.0);
+TEST(UpdateCoefficients, L2DecayGoesToTheGradientAndNotToTheWeight) {
+  const UpdateCoefficients c = update_coefficients({.optimizer = Optimizer::adam, .weight_decay = 0.1}, 1, 1.0);
   EXPECT_EQ(c.coupled_decay, 0.1f);
   EXPECT_EQ(c.decay, 1.0f);
 }
 
-TEST(AdamCoefficients, ZerosAreFine) {
-  const AdamCoefficients c = adam_coefficients({.learning_rate = 0, .beta1 = 0, .beta2 = 0, .eps = 0}, 1, 0.0);
+TEST(UpdateCoefficients, ZerosAreFine) {
+  const UpdateCoefficients c =
+      update_coefficients({.learning_rate = 0, .beta1 = 0, .beta2 = 0, .eps = 0}, 1, 0.0);
   EXPECT_EQ(c.step_size, 0.0f);
   EXPECT_EQ(c.inv_sqrt_bias_correction2, 1.0f);
   EXPECT_EQ(c.one_minus_beta1, 1.0f);
 }
 
-TEST(AdamCoefficients, RefusesWhatTheFormulasCannotTake) {
-  EXPECT_THROW(adam_coefficients({}, 0, 1.0), std::logic_error);
-  EXPECT_THROW(adam_coefficients({.beta1 = 1.0}, 1, 1.0), std::logic_error);
-  EXPECT_THROW(adam_coefficients({.beta2 = -0.1}, 1, 1.0), std::logic_error);
-  EXPECT_THROW(adam_coefficients({.eps = -1e-8}, 1, 1.0), std::logic_error);
-  EXPECT_THROW(adam_coefficients({.learning_rate = std::nan("")}, 1, 1.0), std::logic_error);
-  EXPECT_THROW(adam_coefficients({}, 1, std::numeric_limits<double>::infinity()), std::logic_error);
+TEST(UpdateCoefficients, LionAndSgdHaveNoBiasCorrection) {
+  for (const Optimizer optimizer : {Optimizer::lion, Optimizer::sgd}) {
+    const UpdateCoefficients c = update_coefficients({.optimizer = optimizer, .learning_rate = 0.1}, 1, 1.0);
+    EXPECT_EQ(c.step_size, 0.1f);
+    EXPECT_EQ(c.inv_sqrt_bias_correction2, 1.0f);
+  }
+}
+
+TEST(UpdateCoefficients, LionsDecayIsOffTheWeightAndSgdsInTheGradient) {
+  const HyperParameters lion{.optimizer = Optimizer::lion, .learning_rate = 0.5, .weight_decay = 0.5};
+  EXPECT_EQ(update_coefficients(lion, 1, 1.0).decay, 0.75f);
+  EXPECT_EQ(update_coefficients(lion, 1, 1.0).coupled_decay, 0.0f);
+  const HyperParameters sgd{.optimizer = Optimizer::sgd, .learning_rate = 0.5, .weight_decay = 0.5};
+  EXPECT_EQ(update_coefficients(sgd, 1, 1.0).decay, 1.0f);
+  EXPECT_EQ(update_coefficients(sgd, 1, 1.0).coupled_decay, 0.5f);
+}
+
+TEST(UpdateCoefficients, RefusesWhatTheFormulasCannotTake) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_THROW(update_coefficients({}, 0, 1.0), std::logic_error);
+  EXPECT_THROW(update_coefficients({.beta1 = 1.0}, 1, 1.0), std::logic_error);
+  EXPECT_THROW(update_coefficients({.beta2 = -0.1}, 1, 1.0), std::logic_error);
+  EXPECT_THROW(update_coefficients({.momentum = 1.0}, 1, 1.0), std::logic_error);
+  EXPECT_THROW(update_coefficients({.eps = -1e-8}, 1, 1.0), std::logic_error);
+  EXPECT_THROW(update_coefficients({.weight_decay = infinity}, 1, 1.0), std::logic_error);
+  EXPECT_THROW(update_coefficients({.learning_rate = std::nan("")}, 1, 1.0), std::logic_error);
+  EXPECT_THROW(update_coefficients({}, 1, infinity), std::logic_error);
 }
 
 TEST(AdamUpdate, WithoutAnyScaleOfTheGradientOnlyTheDecayActs) {
-  AdamHyper hyper{.learning_rate = 0.5, .eps = 0.0, .weight_decay = 0.5};
-  const AdamElement at_rest = adam_update({2.0f, 0.0f, 0.0f}, 0.0f, adam_coefficients(hyper, 1, 1.0));
+  HyperParameters hyper{.learning_rate = 0.5, .eps = 0.0, .weight_decay = 0.5};
+  const UpdateElement at_rest = adam_update({2.0f, 0.0f, 0.0f}, 0.0f, update_coefficients(hyper, 1, 1.0));
   EXPECT_EQ(at_rest.master, 1.5f);
-  const AdamElement tiny = adam_update({2.0f, 0.0f, 0.0f}, 1e-30f, adam_coefficients(hyper, 1, 1.0));
+  const UpdateElement tiny = adam_update({2.0f, 0.0f, 0.0f}, 1e-30f, update_coefficients(hyper, 1, 1.0));
   EXPECT_EQ(tiny.v, 0.0f);  // the square underflows
   EXPECT_GT(tiny.m, 0.0f);
   EXPECT_EQ(tiny.master, 1.5f);
 }
 
 TEST(AdamUpdate, LearningRateZeroMovesTheMomentsAlone) {
-  const AdamCoefficients c = adam_coefficients({.learning_rate = 0.0, .weight_decay = 0.1}, 3, 1.0);
-  const AdamElement e = adam_update({1.25f, 0.5f, 0.25f}, 2.0f, c);
+  const UpdateCoefficients c = update_coefficients({.learning_rate = 0.0, .weight_decay = 0.1}, 3, 1.0);
+  const UpdateElement e = adam_update({1.25f, 0.5f, 0.25f}, 2.0f, c);
   EXPECT_EQ(e.master, 1.25f);
   EXPECT_NE(e.m, 0.5f);
   EXPECT_NE(e.v, 0.25f);
 }
 
 TEST(AdamUpdate, TheFirstStepIsTheLearningRateInTheGradientsDirection) {
-  const AdamCoefficients c = adam_coefficients({.learning_rate = 0.01, .eps = 0.0}, 1, 1.0);
+  const UpdateCoefficients c = update_coefficients({.learning_rate = 0.01, .eps = 0.0}, 1, 1.0);
   for (const float g : {1e-6f, 1.0f, 1e6f}) {
     EXPECT_NEAR(adam_update({1.0f, 0, 0}, g, c).master, 0.99f, 2e-7f) << g;
     EXPECT_NEAR(adam_update({1.0f, 0, 0}, -g, c).master, 1.01f, 2e-7f) << g;
+  }
+}
+
+TEST(LionUpdate, StepsByTheLearningRateInTheDirectionsSignWhateverItsSize) {
+  // 1.0 * (1 - 0.25 * 0.5) - 0.25 sign(0.5 m + 0.5 g), and m becomes 0.75 m + 0.25 g: all exact.
+  const HyperParameters hyper{
+      .optimizer = Optimizer::lion, .learning_rate = 0.25, .beta1 = 0.5, .beta2 = 0.75, .weight_decay = 0.5};
+  const UpdateCoefficients c = update_coefficients(hyper, 1, 1.0);
+  expect_equal(lion_update({1.0f, -2.0f, 0}, 4.0f, c), {0.625f, -0.5f, 0});
+  expect_equal(lion_update({1.0f, -8.0f, 0}, 4.0f, c), {1.125f, -5.0f, 0});
+  expect_equal(lion_update({1.0f, -4.0f, 0}, 4.0f, c), {0.875f, -2.0f, 0});  // direction 0
+  EXPECT_EQ(lion_update({1.0f, 0, 0}, std::numeric_limits<float>::denorm_min(), c).master,
+            0.875f);  // underflows
+  EXPECT_EQ(lion_update({1.0f, 0, 0}, 0x1p-140f, c).master, 0.625f);
+}
+
+TEST(LionUpdate, OfANanDirectionTakesNoStepAndKeepsTheNanInTheMoment) {
+  const UpdateElement e = lion_update({1.0f, 0, 0}, std::numeric_limits<float>::quiet_NaN(),
+                                      update_coefficients({.optimizer = Optimizer::lion}, 1, 1.0));
+  EXPECT_EQ(e.master, 1.0f);
+  EXPECT_TRUE(std::isnan(e.m));
+}
+
+TEST(SgdUpdate, FollowsMomentumOrNesterovsLookAhead) {
+  // g = 4 + 0.5 * 2 = 5, m = 0.5 * 2 + 5 = 6; 2 - 0.25 * 6, or with Nesterov 2 - 0.25 * (5 + 0.5 * 6).
+  HyperParameters hyper{
+      .optimizer = Optimizer::sgd, .learning_rate = 0.25, .weight_decay = 0.5, .momentum = 0.5};
+  expect_equal(sgd_update({2.0f, 2.0f, 0}, 8.0f, update_coefficients(hyper, 1, 0.5)), {0.5f, 6.0f, 0});
+  hyper.nesterov = true;
+  expect_equal(sgd_update({2.0f, 2.0f, 0}, 8.0f, update_coefficients(hyper, 1, 0.5)), {0.0f, 6.0f, 0});
+}
+
+TEST(SgdUpdate, WithoutMomentumIsPlainDescent) {
+  const HyperParameters hyper{.optimizer = Optimizer::sgd, .learning_rate = 0.25, .momentum = 0.0};
+  expect_equal(sgd_update({1.0f, 100.0f, 0}, 2.0f, update_coefficients(hyper, 1, 1.0)), {0.5f, 2.0f, 0});
+}
+
+TEST(UpdateElement, GoesByTheOptimizer) {
+  const UpdateElement e{0.5f, 0.25f, 0.125f};
+  for (const Optimizer optimizer : cpu_adam::testing::kOptimizers) {
+    const UpdateCoefficients c =
+        update_coefficients({.optimizer = optimizer, .weight_decay = 0.1, .momentum = 0.9}, 3, 1.0);
+    const UpdateElement expected = optimizer == Optimizer::lion  ? lion_update(e, 1.0f, c)
+                                   : optimizer == Optimizer::sgd ? sgd_update(e, 1.0f, c)
+                                                                 : adam_update(e, 1.0f, c);
+    expect_equal(update_element(e, 1.0f, c), expected);
   }
 }
 

@@ -2,15 +2,17 @@
 
 #include "../../core/error.h"
 #include "../../cpu_adam/update.h"
+#include "planes_fixture.h"
 
 #include <cstdlib>
+#include <optional>
+#include <string>
 
 #include <gtest/gtest.h>
 
 namespace spillway::cpu_adam {
 namespace {
-
-constexpr Isa kAll[] = {Isa::scalar, Isa::avx2, Isa::avx512};
+using testing::kIsas;
 
 TEST(Isa, TheScalarFormRunsEverywhereAndTheFastestIsTheDefault) {
   EXPECT_TRUE(is_supported(Isa::scalar));
@@ -18,13 +20,21 @@ TEST(Isa, TheScalarFormRunsEverywhereAndTheFastestIsTheDefault) {
   EXPECT_EQ(select_isa(""), supported_isas().back());
 }
 
+TEST(Isa, NeonIsOfEvery64BitArmAndOfNothingElse) {
+#if defined(__aarch64__)
+  EXPECT_EQ(supported_isas(), (std::vector{Isa::scalar, Isa::neon}));
+#else
+  EXPECT_FALSE(is_supported(Isa::neon));
+#endif
+}
+
 TEST(Isa, ANameSelectsItOrIsRefusedWhereTheProcessorLacksIt) {
-  for (const Isa isa : kAll) {
+  for (const Isa isa : kIsas) {
     if (is_supported(isa)) {
       EXPECT_EQ(select_isa(name_of(isa)), isa);
     } else {
       EXPECT_THROW(select_isa(name_of(isa)), Error);
-      EXPECT_THROW(update(isa, SplitPlanes{}, {}, 0, {}), Error);
+      EXPECT_THROW(update(isa, Fp32Planes{}, {}, 0, {}), Error);
     }
   }
 }
@@ -42,21 +52,36 @@ TEST(Isa, AnUnknownNameIsAConfigurationErrorThatNamesTheVariable) {
   }
 }
 
-// Only in a process of its own, as the variable is read once.
-[[noreturn]] void exit_with_best_isa(const char* value) {
-  setenv("SPILLWAY_ISA", value, 1);
-  try {
-    std::exit(best_isa() == Isa::scalar ? 10 : 11);
-  } catch (const Error&) {
-    std::exit(12);
+/// Sets the variable while it lives.
+class Environment {
+ public:
+  explicit Environment(const char* value) {
+    if (const char* before = std::getenv("SPILLWAY_ISA")) before_ = before;
+    setenv("SPILLWAY_ISA", value, 1);
   }
-}
+  ~Environment() {
+    if (before_) {
+      setenv("SPILLWAY_ISA", before_->c_str(), 1);
+    } else {
+      unsetenv("SPILLWAY_ISA");
+    }
+  }
 
-TEST(IsaDeathTest, TheEnvironmentVariableOverrides) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(exit_with_best_isa("scalar"), ::testing::ExitedWithCode(10), "");
-  EXPECT_EXIT(exit_with_best_isa("abacus"), ::testing::ExitedWithCode(12), "");
-  EXPECT_EXIT(exit_with_best_isa(""), ::testing::ExitedWithCode(select_isa("") == Isa::scalar ? 10 : 11), "");
+ private:
+  std::optional<std::string> before_;
+};
+
+TEST(Isa, TheEnvironmentVariableChooses) {
+  {
+    const Environment scalar("scalar");
+    EXPECT_EQ(chosen_isa(), Isa::scalar);
+  }
+  {
+    const Environment unknown("abacus");
+    EXPECT_THROW(chosen_isa(), Error);
+  }
+  const Environment empty("");
+  EXPECT_EQ(chosen_isa(), supported_isas().back());
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ TEST(Narrow, SpreadsOverWorkersWithoutLosingAnElement) {
   for (const int threads : {1, 2, 3}) {
     Workers workers(threads);
     std::vector<BFloat16> narrowed(wide.size());
-    narrow(best_isa(), workers, narrowed.data(), wide.data(), n);
+    narrow(chosen_isa(), workers, narrowed.data(), wide.data(), n);
     for (std::size_t i = 0; i < wide.size(); ++i) ASSERT_EQ(narrowed[i].bits, to_bf16(wide[i]).bits) << i;
   }
 }

@@ -14,6 +14,8 @@ namespace spillway::cpu_adam {
 namespace {
 using testing::Draw;
 using testing::Exact;
+using testing::Gradients;
+using testing::kGradientTypes;
 using testing::same;
 
 std::uint64_t bits_of(double x) {
@@ -34,18 +36,15 @@ SquaredNorm norm_of(Isa isa, Gradient gradient, std::int64_t n) {
 TEST(SquareSums, AgreeWithLongDoubleAndHaveTheSameBitsOnEveryIsa) {
   Draw draw(21);
   for (const std::int64_t n : {0, 1, 7, 15, 16, 17, 31, 4095, 4096, 4097, 10'001}) {
-    for (const DType type : {DType::bf16, DType::fp32}) {
-      Exact<float> fp32(n, 3);
-      Exact<BFloat16> bf16(n, 5);
+    for (const DType type : kGradientTypes) {
+      Gradients gradients(n, 3);
+      gradients.draw(draw, n % 2 == 0 ? &Draw::ordinary : &Draw::finite);
       long double expected = 0.0L;
       for (std::int64_t i = 0; i < n; ++i) {
-        fp32[i] = i % 2 == 0 ? draw.ordinary() : draw.finite();
-        bf16[i] = to_bf16(fp32[i]);
-        if (!is_finite(to_float(bf16[i]))) bf16[i] = {0x7f7f};
-        const auto g = static_cast<long double>(type == DType::fp32 ? fp32[i] : to_float(bf16[i]));
+        const auto g = static_cast<long double>(gradients.at(type, i));
         expected += g * g;
       }
-      const Gradient gradient = type == DType::fp32 ? Gradient{fp32.data(), type} : Gradient{bf16.data(), type};
+      const Gradient gradient = gradients.of(type);
       const SquaredNorm reference = norm_of(Isa::scalar, gradient, n);
       EXPECT_TRUE(reference.finite);
       // n additions of positive numbers, each within 2^-53, over 16 sums.
@@ -54,7 +53,7 @@ TEST(SquareSums, AgreeWithLongDoubleAndHaveTheSameBitsOnEveryIsa) {
           << n;
       for (const Isa isa : supported_isas()) {
         EXPECT_EQ(bits_of(norm_of(isa, gradient, n).sum_of_squares), bits_of(reference.sum_of_squares))
-            << name_of(isa) << " n " << n;
+            << name_of(isa) << " " << name_of(type) << " n " << n;
       }
     }
   }
@@ -77,30 +76,34 @@ TEST(SquareSums, HaveTheSameBitsForEveryThreadCountAndForPiecesCutAtBlocks) {
   }
   SquaredNorm whole, pieces;
   whole.add(expected);
-  pieces.add(sums_of(best_isa(), all, 37 * kNormBlock));
-  pieces.add(sums_of(best_isa(), advance(all, 37 * kNormBlock), n - 37 * kNormBlock));
+  pieces.add(sums_of(chosen_isa(), all, 37 * kNormBlock));
+  pieces.add(sums_of(chosen_isa(), advance(all, 37 * kNormBlock), n - 37 * kNormBlock));
   EXPECT_EQ(bits_of(pieces.sum_of_squares), bits_of(whole.sum_of_squares));
 }
 
 TEST(SquareSums, FindANonFiniteElementAnywhereAndTakeHugeOnesForFinite) {
   const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const std::uint64_t nan_bits = bits_of(std::numeric_limits<double>::quiet_NaN());
   for (const Isa isa : supported_isas()) {
-    for (const std::int64_t n : {1, 16, 19, 4100}) {
-      Exact<float> gradient(n);
-      for (std::int64_t i = 0; i < n; ++i) gradient[i] = std::numeric_limits<float>::max();
-      EXPECT_TRUE(norm_of(isa, {gradient.data(), DType::fp32}, n).finite);
-      const std::uint64_t nan_bits = bits_of(std::numeric_limits<double>::quiet_NaN());
-      for (const float bad : {infinity, -infinity, nan, -nan}) {
-        for (const std::int64_t at : {std::int64_t{0}, n / 2, n - 1}) {
-          const float kept = gradient[at];
-          gradient[at] = bad;
-          const SquaredNorm norm = norm_of(isa, {gradient.data(), DType::fp32}, n);
-          EXPECT_FALSE(norm.finite) << name_of(isa) << " " << n << " " << at << " " << bad;
-          if (std::isnan(bad)) {
-            const auto sums = sums_of(isa, {gradient.data(), DType::fp32}, n);
-            EXPECT_EQ(bits_of(sums[static_cast<std::size_t>(at / kNormBlock)]), nan_bits);
+    for (const DType type : kGradientTypes) {
+      const float largest = type == DType::fp32   ? std::numeric_limits<float>::max()
+                            : type == DType::fp16 ? 65504.0f
+                                                  : 0x1.fep127f;
+      for (const std::int64_t n : {1, 16, 19, 4100}) {
+        Gradients gradients(n);
+        for (std::int64_t i = 0; i < n; ++i) gradients.set(i, largest);
+        EXPECT_TRUE(norm_of(isa, gradients.of(type), n).finite);
+        for (const float bad : {infinity, -infinity, nan, -nan}) {
+          for (const std::int64_t at : {std::int64_t{0}, n / 2, n - 1}) {
+            gradients.set(at, bad);
+            EXPECT_FALSE(norm_of(isa, gradients.of(type), n).finite)
+                << name_of(isa) << " " << name_of(type) << " " << n << " " << at << " " << bad;
+            if (std::isnan(bad)) {
+              const auto sums = sums_of(isa, gradients.of(type), n);
+              EXPECT_EQ(bits_of(sums[static_cast<std::size_t>(at / kNormBlock)]), nan_bits);
+            }
+            gradients.set(at, largest);
           }
-          gradient[at] = kept;
         }
       }
     }
@@ -110,7 +113,7 @@ TEST(SquareSums, FindANonFiniteElementAnywhereAndTakeHugeOnesForFinite) {
 TEST(SquareSums, MisuseIsALogicError) {
   const float g = 1.0f;
   double sum = 0.0;
-  EXPECT_THROW(square_sums(Isa::scalar, {&g, DType::fp16}, 1, &sum), std::logic_error);
+  EXPECT_THROW(square_sums(Isa::scalar, {&g, DType::fp16}, -1, &sum), std::logic_error);
   EXPECT_THROW(square_sums(Isa::scalar, {&g, DType::fp32}, -1, &sum), std::logic_error);
   EXPECT_THROW(square_sums(Isa::scalar, {nullptr, DType::fp32}, 1, &sum), std::logic_error);
 }
@@ -118,32 +121,35 @@ TEST(SquareSums, MisuseIsALogicError) {
 TEST(Accumulation, IsTheSumInOrderFromPlusZeroOnEveryIsa) {
   Draw draw(23);
   for (std::int64_t n = 0; n <= 300; ++n) {
-    Exact<float> fp32[3] = {Exact<float>(n, 1), Exact<float>(n, 1), Exact<float>(n, 1)};
-    Exact<BFloat16> bf16[3] = {Exact<BFloat16>(n, 1), Exact<BFloat16>(n, 1), Exact<BFloat16>(n, 1)};
-    for (int batch = 0; batch < 3; ++batch) {
-      for (std::int64_t i = 0; i < n; ++i) {
-        fp32[batch][i] = i % 3 == 0 ? draw.finite() : draw.ordinary();
-        bf16[batch][i] = to_bf16(fp32[batch][i]);
-      }
-    }
-    for (const Isa isa : supported_isas()) {
-      for (const DType type : {DType::bf16, DType::fp32}) {
+    Gradients batches[3] = {Gradients(n, 1), Gradients(n, 1), Gradients(n, 1)};
+    for (Gradients& batch : batches) batch.draw(draw, n % 3 == 0 ? &Draw::finite : &Draw::ordinary);
+    for (const DType type : kGradientTypes) {
+      for (const Isa isa : supported_isas()) {
         Exact<float> sum(n, 7);
-        for (std::int64_t i = 0; i < n; ++i)
-          sum[i] = std::numeric_limits<float>::quiet_NaN();  // not to be read
-        for (int batch = 0; batch < 3; ++batch) {
-          const Gradient h =
-              type == DType::fp32 ? Gradient{fp32[batch].data(), type} : Gradient{bf16[batch].data(), type};
-          accumulate(isa, batch == 0 ? Accumulate::assign : Accumulate::add, sum.data(), h, n);
+        for (float& x : sum.span()) x = std::numeric_limits<float>::quiet_NaN();  // not to be read
+        for (const Gradients& batch : batches) {
+          accumulate(isa, &batch == batches ? Accumulate::assign : Accumulate::add, sum.data(), batch.of(type),
+                     n);
         }
         for (std::int64_t i = 0; i < n; ++i) {
           float expected = 0.0f;
-          for (int batch = 0; batch < 3; ++batch) {
-            expected += type == DType::fp32 ? fp32[batch][i] : to_float(bf16[batch][i]);
-          }
-          ASSERT_TRUE(same(sum[i], expected)) << name_of(isa) << " n " << n << " [" << i << "]";
+          for (const Gradients& batch : batches) expected += batch.at(type, i);
+          ASSERT_TRUE(same(sum[i], expected))
+              << name_of(isa) << " " << name_of(type) << " n " << n << " [" << i << "]";
         }
       }
+    }
+  }
+}
+
+TEST(Accumulation, ReadsEveryBitPatternOfFp16AsTheScalarConversionDoes) {
+  Exact<Float16> h(65536);
+  for (std::int64_t i = 0; i < h.size(); ++i) h[i] = {static_cast<std::uint16_t>(i)};
+  for (const Isa isa : supported_isas()) {
+    Exact<float> sum(h.size());
+    accumulate(isa, Accumulate::assign, sum.data(), {h.data(), DType::fp16}, h.size());
+    for (std::int64_t i = 0; i < h.size(); ++i) {
+      ASSERT_TRUE(same(sum[i], 0.0f + to_float(h[i]))) << name_of(isa) << " " << std::hex << i;
     }
   }
 }
@@ -172,7 +178,7 @@ TEST(Accumulation, OverWorkersGivesTheSameBits) {
     Workers workers(threads);
     Exact<float> sum(n);
     std::copy(start.data(), start.data() + n, sum.data());
-    accumulate(best_isa(), workers, Accumulate::add, sum.data(), {h.data(), DType::bf16}, n);
+    accumulate(chosen_isa(), workers, Accumulate::add, sum.data(), {h.data(), DType::bf16}, n);
     for (std::int64_t i = 0; i < n; ++i) ASSERT_TRUE(same(sum[i], expected[i])) << threads << " [" << i << "]";
   }
 }
