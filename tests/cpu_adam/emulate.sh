@@ -15,7 +15,7 @@ trap 'rm -f "$log"' EXIT
   { code=$?; cat "$log"; echo "error: status $code of $*"; exit 1; }
 
 wrong=0
-for isa in avx2 avx512; do
+for isa in neon avx2 avx512; do
   ran=$(grep -cE "^\[       OK \] .*/[^/]*$isa" "$log" || true)
   skipped=$(grep -cxF "this processor has no $isa" "$log" || true)
   echo "$isa: $ran tests ran, $skipped were skipped for want of it"
