@@ -119,6 +119,16 @@ const std::vector<Flag>& flags() {
        "N",
        "Threads of the host device (all processors)",
        kThreads},
+      {"--pin-threads",
+       {"spillway.pin_threads"},
+       "BOOL",
+       "Bind each of them to a processor: true or false (true on a machine with several NUMA nodes)",
+       kThreads},
+      {"--io-cores",
+       {"spillway.io_cores"},
+       "N",
+       "Cores that they leave to what waits for the drive (0)",
+       kThreads},
   };
   return all;
 }

@@ -166,7 +166,11 @@ std::string description(const Setup& setup, const models::TokenData* data, const
   text +=
       entry("places", fmt::format("optimizer {}, parameters {}", place(c.optimizer_tier, c.optimizer_nvme_path),
                                   place(c.parameter_tier, c.parameter_nvme_path)));
-  text += entry("threads", fmt::format("host device {}, update {}", c.device_threads, c.update_threads));
+  text += entry(
+      "threads",
+      fmt::format("host device {}, update {}{}{}", c.device_threads, c.update_threads,
+                  c.pin_threads.value_or(false) ? ", bound to processors" : "",
+                  c.io_cores > 0 ? fmt::format(", {} left to the drive", plural(c.io_cores, "core")) : ""));
   return text + block("assumed:", c.assumed) + block("notes:", c.notes);
 }
 

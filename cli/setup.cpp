@@ -4,6 +4,7 @@
 #include "../core/error.h"
 #include "../core/machine.h"
 #include "../core/size.h"
+#include "../core/topology.h"
 #include "../models/named_models.h"
 #include "../offload/traffic.h"
 #include "text.h"
@@ -39,12 +40,19 @@ models::DecoderConfig read_model(const Config& config) {
 }
 
 void settle_threads(Config& config) {
-  const int processors = available_processors();
+  const int processors = default_threads(config.io_cores);
   for (const auto& [key, threads] : {std::pair{"device_threads", &config.device_threads},
                                      std::pair{"update_threads", &config.update_threads}}) {
     if (*threads > 0) continue;
     *threads = processors;
-    config.assumed.push_back(fmt::format("spillway.{} = {} (the processors of this process)", key, processors));
+    config.assumed.push_back(fmt::format("spillway.{} = {} (the processors of this process{})", key, processors,
+                                         config.io_cores > 0 ? " but for io_cores" : ""));
+  }
+  if (!config.pin_threads) {
+    config.pin_threads = should_pin_threads();
+    config.assumed.push_back(
+        fmt::format("spillway.pin_threads = {} ({})", *config.pin_threads,
+                    *config.pin_threads ? "several NUMA nodes" : "one NUMA node, or a share of it"));
   }
 }
 

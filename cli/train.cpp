@@ -5,6 +5,7 @@
 #include "../core/host_device.h"
 #include "../core/learning_rate.h"
 #include "../core/size.h"
+#include "../core/topology.h"
 #include "../core/trace.h"
 #include "../models/decoder.h"
 #include "../models/token_data.h"
@@ -217,7 +218,10 @@ void train(const TrainOptions& options) {
     trace.emplace(0, Trace::Keep::lane_times);
   }
   Trace* const tracing = trace ? &*trace : nullptr;
-  HostDevice device({.memory = config.device_memory, .threads = config.device_threads}, tracing);
+  HostDevice device({.memory = config.device_memory,
+                     .threads = config.device_threads,
+                     .processors = pool_processors(config.pin_threads, config.device_threads, config.io_cores)},
+                    tracing);
   SingleRankCommunicator communicator;
   Engine engine(config, setup.layout, device, communicator, tracing);
   models::Decoder decoder(setup.model, setup.batch, config.precision, device, engine);

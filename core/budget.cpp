@@ -74,12 +74,12 @@ std::map<std::string, std::int64_t> Budget::peaks_by_name() const {
   return peaks;
 }
 
-Memory::Memory(Budget& budget, std::string_view name, std::int64_t bytes) {
+Memory::Memory(Budget& budget, std::string_view name, std::int64_t bytes, Pages pages) {
   if (bytes == 0) return;
   const std::uint64_t buffer = budget.reserve(name, bytes);
   // A page-aligned mapping of its own: exact in size, zero, and given back to the system at once.
   void* data = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+                    MAP_PRIVATE | MAP_ANONYMOUS | (pages == Pages::present ? MAP_POPULATE : 0), -1, 0);
   if (data == MAP_FAILED) {
     const int number = errno;
     budget.release(name, bytes, buffer);

@@ -44,13 +44,17 @@ class Budget {
   Trace* trace_ = nullptr;
 };
 
-/// Page-aligned memory of exact size, zeroed and present (no later page fault), counted in a budget while it
-/// lives.
+enum class Pages {
+  present,    ///< no later page fault
+  untouched,  ///< whoever writes a page first places it near its processor: the owner sees to it that all are
+};
+
+/// Page-aligned memory of exact size, zeroed, counted in a budget while it lives.
 class Memory {
  public:
   Memory() = default;
-  Memory(Budget& budget, std::string_view name,
-         std::int64_t bytes);  ///< throws Error (resources); 0 bytes: empty
+  /// Throws Error (resources). 0 bytes: empty.
+  Memory(Budget& budget, std::string_view name, std::int64_t bytes, Pages pages = Pages::present);
   ~Memory() { reset(); }
   Memory(Memory&& other) noexcept { swap(other); }
   Memory& operator=(Memory&& other) noexcept {

@@ -63,6 +63,8 @@ struct Config {
   std::int64_t host_memory = -1;       ///< bytes, -1: no limit
   int update_threads = 0;              ///< 0: the processors available
   int device_threads = 0;              ///< 0: the processors available
+  std::optional<bool> pin_threads;     ///< none: where the topology makes it worth it
+  int io_cores = 0;                    ///< cores that update and device threads leave to the drive
   bool check_finite = true;            ///< a step with a non-finite gradient is skipped
 
   std::vector<std::string> assumed;  ///< "key = value" for what nobody gave and matters to the result

@@ -211,7 +211,7 @@ class QueueStream final : public HostStream {
 
 struct HostDevice::State {
   State(const HostDeviceOptions& options, Trace* trace)
-      : budget(Tier::device, options.memory), workers(options.threads) {
+      : budget(Tier::device, options.memory), workers(options.threads, options.processors) {
     budget.set_trace(trace);
     // One by one: where a thread is refused, the streams that are there end theirs.
     constexpr std::array kQueues{Lane::compute, Lane::communicate, Lane::copy_down, Lane::copy_up};

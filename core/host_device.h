@@ -7,13 +7,15 @@
 #include <functional>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 namespace spillway {
 
 struct HostDeviceOptions {
-  std::int64_t memory = -1;   ///< bytes it may allocate, negative for no limit
-  int threads = 1;            ///< workers of its tile pool
-  double copy_bandwidth = 0;  ///< bytes/s of each copy stream, as a bus would have; 0: as fast as memory
+  std::int64_t memory = -1;          ///< bytes it may allocate, negative for no limit
+  int threads = 1;                   ///< workers of its tile pool
+  std::vector<int> processors = {};  ///< for each of them, or none: see Workers
+  double copy_bandwidth = 0;         ///< bytes/s of each copy stream, as a bus would have; 0: as fast as memory
 };
 
 class HostDevice;

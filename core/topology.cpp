@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <set>
 #include <stdexcept>
 #include <tuple>
 
@@ -116,6 +117,21 @@ bool should_pin_threads() {
   } catch (const Error&) {
     return false;
   }
+}
+
+std::vector<int> pool_processors(std::optional<bool> pin_threads, int threads, int reserved_cores) {
+  if (!pin_threads.value_or(should_pin_threads())) return {};
+  return worker_processors(threads, reserved_cores);
+}
+
+int default_threads(int reserved_cores) {
+  const int available = available_processors();
+  if (reserved_cores == 0) return available;
+  const std::vector<Processor> processors = allowed_processors();
+  // Asked for as many threads as there are processors, all that are left are chosen at least once.
+  const auto chosen = worker_processors(processors, static_cast<int>(processors.size()), reserved_cores);
+  const int left = static_cast<int>(std::set<int>(chosen.begin(), chosen.end()).size());
+  return std::min(available, left);
 }
 
 }  // namespace spillway

@@ -1,5 +1,6 @@
 #pragma once
 // Which processors the workers of a pool are bound to. hwloc says what the machine looks like.
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,5 +41,13 @@ bool should_pin_threads(const std::vector<Processor>& processors, int available)
 
 /// The same of allowed_processors() and available_processors(); false where the machine cannot be read.
 bool should_pin_threads();
+
+/// The processors for the workers of a pool by a run's settings: those of worker_processors(), or none where
+/// threads are not to be bound. Without a `pin_threads`, should_pin_threads() decides.
+std::vector<int> pool_processors(std::optional<bool> pin_threads, int threads, int reserved_cores);
+
+/// Threads of a pool where nobody says how many: the processors available to this process, without those of the
+/// last `reserved_cores` cores. Errors as of worker_processors().
+int default_threads(int reserved_cores);
 
 }  // namespace spillway

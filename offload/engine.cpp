@@ -2,7 +2,7 @@
 
 #include "../core/communicator.h"
 #include "../core/error.h"
-#include "../core/machine.h"
+#include "../core/topology.h"
 #include "context.h"
 #include "gradient_stream.h"
 #include "optimizer_stream.h"
@@ -19,8 +19,8 @@
 namespace spillway {
 namespace {
 
-int threads_or_default(int threads) {
-  return threads > 0 ? threads : available_processors();
+int update_threads(const Config& config) {
+  return config.update_threads > 0 ? config.update_threads : default_threads(config.io_cores);
 }
 
 /// In the order of Swap's requests: parameters, then records.
@@ -52,7 +52,7 @@ struct Engine::State {
         plan(checked_plan(c, l, d, communicator)),
         host(Tier::host, c.host_memory),
         nvme(Tier::nvme),
-        workers(threads_or_default(c.update_threads)) {
+        workers(update_threads(c), pool_processors(c.pin_threads, update_threads(c), c.io_cores)) {
     host.set_trace(t);
     nvme.set_trace(t);
     const StateSizes sizes(config);

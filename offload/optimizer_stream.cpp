@@ -1,5 +1,6 @@
 #include "optimizer_stream.h"
 
+#include "../cpu_adam/streams.h"
 #include "../cpu_adam/update.h"
 #include "context.h"
 #include "gradient_stream.h"
@@ -28,7 +29,8 @@ OptimizerStream::OptimizerStream(const Context& context, ParameterStream& parame
       swap_(swap),
       record_offsets_(record_offsets(context)),
       records_(Store::make(context.config.optimizer_tier, context.device, context.host, swap, region,
-                           "optimizer records", record_offsets_.back())) {
+                           "optimizer records", record_offsets_.back(), Pages::untouched)) {
+  if (records_.tier() == Tier::host) touch_records();
   for (std::size_t i = 0; i < context.layout.units().size(); ++i) {
     record_buffers_.push_back(context.next_buffer_id());
     weight_buffers_.push_back(context.next_buffer_id());
@@ -56,6 +58,21 @@ OptimizerStream::OptimizerStream(const Context& context, ParameterStream& parame
 
 cpu_adam::Planes OptimizerStream::Chunk::planes(const StateSizes& sizes) const {
   return sizes.record.planes(high, record, state);
+}
+
+/// Places each page near the worker that will update it.
+void OptimizerStream::touch_records() {
+  for (int unit = 0; unit < static_cast<int>(context_.layout.units().size()); ++unit) {
+    std::vector<Chunk> chunks;
+    append_chunks(chunks, unit, 0, context_.unit(unit).trainable);
+    for (const Chunk& chunk : chunks) {
+      const Where at = where(chunk);
+      std::byte* record = records_.at(at.record_offset);
+      cpu_adam::first_touch(context_.workers, context_.sizes.record.planes(nullptr, record, chunk.state),
+                            chunk.state);
+      std::fill(record + at.record_bytes, record + round_up(at.record_bytes, kBlockBytes), std::byte{0});
+    }
+  }
 }
 
 OptimizerStream::Where OptimizerStream::where(const Chunk& chunk) const {

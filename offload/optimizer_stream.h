@@ -53,6 +53,7 @@ class OptimizerStream {
     std::int64_t high_offset, high_bytes, record_offset, record_bytes;
   };
 
+  void touch_records();
   void pass(Site site, const std::vector<Chunk>& chunks, bool changes, const Visit& body);
   void start(Site site, Slot& slot, const Chunk& chunk);
   void bring(Site site, Slot& slot);

@@ -38,18 +38,18 @@ Swap::~Swap() {
 }
 
 Store Store::make(Tier tier, Device& device, Budget& host, Swap* swap, Swap::Region region,
-                  std::string_view name, std::int64_t bytes) {
+                  std::string_view name, std::int64_t bytes, Pages host_pages) {
   if (tier == Tier::device) return Store(device, name, bytes);
   // Of nothing there is no region in a file.
-  if (tier == Tier::host || bytes == 0) return Store(host, name, bytes);
+  if (tier == Tier::host || bytes == 0) return Store(host, name, bytes, host_pages);
   return Store(*swap, region);
 }
 
 Store::Store(Device& device, std::string_view name, std::int64_t bytes)
     : tier_(Tier::device), memory_(device.allocate(name, bytes)) {}
 
-Store::Store(Budget& host, std::string_view name, std::int64_t bytes)
-    : tier_(Tier::host), memory_(host, name, bytes) {}
+Store::Store(Budget& host, std::string_view name, std::int64_t bytes, Pages pages)
+    : tier_(Tier::host), memory_(host, name, bytes, pages) {}
 
 Store::Store(Swap& swap, Swap::Region region) : tier_(Tier::nvme), swap_(&swap), region_(region) {}
 

@@ -54,12 +54,12 @@ class Store {
   /// In `tier`, under `name` in its budget. `swap` (which outlives it) and `region` matter on NVMe only, where
   /// the swap has reserved the bytes.
   static Store make(Tier tier, Device& device, Budget& host, Swap* swap, Swap::Region region,
-                    std::string_view name, std::int64_t bytes);
+                    std::string_view name, std::int64_t bytes, Pages host_pages = Pages::present);
 
   /// In device memory.
   Store(Device& device, std::string_view name, std::int64_t bytes);
   /// In host memory.
-  Store(Budget& host, std::string_view name, std::int64_t bytes);
+  Store(Budget& host, std::string_view name, std::int64_t bytes, Pages pages = Pages::present);
   /// On NVMe; the swap outlives it.
   Store(Swap& swap, Swap::Region region);
 
