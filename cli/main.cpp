@@ -1,6 +1,7 @@
 // spillway: the command line. Parses, calls the sub-command, and turns what it throws into one line and an exit
 // code.
 #include "../core/error.h"
+#include "bench.h"
 #include "interrupt.h"
 #include "text.h"
 #include "train.h"
@@ -55,6 +56,8 @@ int run(int argc, char** argv) {
   program.footer("spillway train --help explains a sub-command, with examples.");
   cli::TrainOptions train_options;
   const CLI::App* train = cli::add_train(program, train_options);
+  cli::BenchOptions bench_options;
+  cli::add_bench(program, bench_options);
   program.require_subcommand(0, 1);
   try {
     program.parse(argc, argv);
@@ -67,16 +70,19 @@ int run(int argc, char** argv) {
     cli::flush();
     return 0;
   } catch (const CLI::ParseError& failure) {
-    const auto chosen = program.get_subcommands();
-    return report(failure.what(),
-                  fmt::format("{} --help shows what can be given",
-                              chosen.empty() ? "spillway" : "spillway " + chosen.front()->get_name()),
+    std::string chosen = "spillway";
+    for (auto named = program.get_subcommands(); !named.empty(); named = named.front()->get_subcommands()) {
+      chosen += " " + named.front()->get_name();
+    }
+    return report(failure.what(), fmt::format("{} --help shows what can be given", chosen),
                   exit_code(ErrorKind::usage));
   }
   if (train->parsed()) {
     cli::train(train_options);
+  } else if (bench_options.chosen) {
+    bench_options.chosen();
   } else {
-    cli::say(program.help());
+    cli::say(program.help());  // of the group, where one was named
     cli::flush();
   }
   return 0;

@@ -15,7 +15,7 @@ packages=(
   libxsimd-dev libdnnl-dev
   ocl-icd-opencl-dev # Debian's oneDNN asks for OpenCL when CMake looks for it
   liburing-dev libhwloc-dev
-  libgtest-dev libbenchmark-dev
+  libgtest-dev
   g++-aarch64-linux-gnu qemu-user-static googletest # tests of the other architecture: its compiler, emulator and sources
   dpkg-dev file # the program's package names the libraries it needs
   fortunes # the English text of the demonstration

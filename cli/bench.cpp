@@ -1,0 +1,39 @@
+#include "bench.h"
+
+#include "machine.h"
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+namespace spillway::cli {
+namespace {
+constexpr int kBenchFormatVersion = 1;
+}
+
+CLI::App* add_bench(CLI::App& program, BenchOptions& options) {
+  CLI::App* bench = program.add_subcommand(
+      "bench", "Measure a part of the engine beside the best that this machine could do");
+  bench->require_subcommand(0, 1);
+  bench->footer(
+      "Every benchmark verifies its results before it measures, and says its figure as a share of a floor "
+      "that\n"
+      "was measured in the same run. spillway bench adam --help explains one, with examples.");
+  add_bench_adam(*bench, options.adam)->callback([&options] {
+    options.chosen = [&options] { bench_adam(options.adam); };
+  });
+  return bench;
+}
+
+nlohmann::json bench_row(std::string_view command) {
+  const Machine machine = this_machine();
+  return {{"version", SPILLWAY_VERSION},
+          {"format_version", kBenchFormatVersion},
+          {"command", command},
+          {"machine",
+           {{"processor", machine.processor},
+            {"processors", machine.processors},
+            {"memory_bytes", machine.memory_bytes},
+            {"system", machine.system}}}};
+}
+
+}  // namespace spillway::cli
