@@ -72,6 +72,16 @@ SPILLWAY_INLINE Signed<L> odd_signed(typename L::Bits pairs) {
   return xsimd::bitwise_cast<Signed<L>>(pairs) >> 16;
 }
 
+/// Per lane `yes` where x > limit, else `no`; both below 2^31. (Before AVX-512, xsimd compares unsigned lanes
+/// by halves.)
+template <class L>
+SPILLWAY_INLINE typename L::Bits select_greater(typename L::Bits x, std::uint32_t limit, typename L::Bits yes,
+                                                typename L::Bits no) {
+  const auto as_signed = [](typename L::Bits bits) { return xsimd::bitwise_cast<Signed<L>>(bits); };
+  const auto greater = as_signed(x) > Signed<L>(static_cast<std::int32_t>(limit));
+  return xsimd::bitwise_cast<typename L::Bits>(xsimd::select(greater, as_signed(yes), as_signed(no)));
+}
+
 /// to_float of core/dtype.h for fp16: the product is exact, for its subnormals too; only infinity and NaN need
 /// their exponent set.
 template <class L>
@@ -80,8 +90,8 @@ SPILLWAY_INLINE typename L::Float from_fp16(typename L::Bits half) {
   const Bits rest = half & Bits(0x7fffu);
   const Bits scaled = as_bits<L>(as_float<L>(rest << 13) * typename L::Float(0x1p112f));
   const Bits beyond = (rest << 13) | Bits(0x7f800000u);
-  const Bits quiet = xsimd::select(rest > Bits(0x7c00u), Bits(0x00400000u), Bits(0u));
-  const Bits magnitude = xsimd::select(rest >= Bits(0x7c00u), beyond | quiet, scaled);
+  const Bits quiet = select_greater<L>(rest, 0x7c00u, Bits(0x00400000u), Bits(0u));
+  const Bits magnitude = select_greater<L>(rest, 0x7bffu, beyond | quiet, scaled);
   return as_float<L>(magnitude | ((half & Bits(0x8000u)) << 16));
 }
 

@@ -84,8 +84,7 @@ SPILLWAY_INLINE void narrow_lanes(BFloat16* narrowed, const float* gradient) {
   const Bits bits = as_bits<L>(L::Float::load_unaligned(gradient));
   const Bits high = bits >> 16;
   const Bits rounded = (bits + Bits(0x7fffu) + (high & Bits(1u))) >> 16;
-  const auto is_nan = (bits & Bits(0x7fffffffu)) > Bits(kInfiniteBits);
-  L::store16(narrowed, xsimd::select(is_nan, high | Bits(0x40u), rounded));
+  L::store16(narrowed, select_greater<L>(bits & Bits(0x7fffffffu), kInfiniteBits, high | Bits(0x40u), rounded));
 }
 
 template <class L>

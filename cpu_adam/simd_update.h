@@ -107,8 +107,8 @@ SPILLWAY_INLINE FullPlanes at(const FullPlanes& p, std::int64_t i) {
   return {p.master + i, p.m + i, has_v ? p.v + i : nullptr};
 }
 
-/// Elements between two looks ahead, and how many ahead: the processor's own prefetching loses its way among so many
-/// streams. A prefetch of what does not exist does nothing.
+/// Elements between two looks ahead, and how many ahead: the processor's own prefetching loses its way among so
+/// many streams. A prefetch of what does not exist does nothing.
 constexpr std::int64_t kRow = 32, kAhead = 256;
 
 template <class T>

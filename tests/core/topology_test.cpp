@@ -177,5 +177,23 @@ TEST(Topology, TheDefaultForThisMachineFollowsItsNodesAndQuota) {
   EXPECT_EQ(should_pin_threads(), should_pin_threads(allowed_processors(), available_processors()));
 }
 
+TEST(Topology, PoolsAreBoundWhereItIsAskedFor) {
+  EXPECT_EQ(pool_processors(false, 2, 0), Numbers{});
+  EXPECT_EQ(pool_processors(true, 2, 0), worker_processors(2, 0));
+  EXPECT_EQ(pool_processors(std::nullopt, 2, 0).empty(), !should_pin_threads());
+  EXPECT_THROW(pool_processors(true, 1, 4096), Error);
+}
+
+TEST(Topology, DefaultThreadsLeaveTheReservedCoresAlone) {
+  EXPECT_EQ(default_threads(0), available_processors());
+  std::set<int> cores;
+  for (const Processor& processor : allowed_processors()) cores.insert(processor.core);
+  const int most = static_cast<int>(cores.size()) - 1;
+  if (most == 0) GTEST_SKIP() << "one core";
+  EXPECT_LT(default_threads(most), static_cast<int>(allowed_processors().size()));
+  EXPECT_GE(default_threads(most), 1);
+  EXPECT_THROW(default_threads(most + 1), Error);
+}
+
 }  // namespace
 }  // namespace spillway
