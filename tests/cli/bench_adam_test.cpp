@@ -108,8 +108,8 @@ TEST_F(BenchAdam, GivesAFlatRowForEveryFormatWhoseFieldsAgree) {
     EXPECT_NEAR(moved, speed * row.at("bytes_per_param").get<double>(), 1e-9 * moved);
     // The median of ratios and the ratio of medians: near one another, and each the right way round.
     const double ratio = row.at("of_floor");
-    EXPECT_GT(ratio, moved / floor / 4);
-    EXPECT_LT(ratio, moved / floor * 4);
+    EXPECT_GT(ratio, moved / floor / 10);
+    EXPECT_LT(ratio, moved / floor * 10);
     EXPECT_GT(row.at("control"), 0.1);
     EXPECT_LT(row.at("control"), 10.0);
     EXPECT_GE(row.at("spread"), 0.0);
