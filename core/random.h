@@ -106,6 +106,8 @@ struct RoundingKey {
     x = (x ^ (x >> 15)) * kSecondFactor;
     return x ^ (x >> 15);
   }
+  /// Of a group of 32 elements, which counts modulo 2^27. Pairs end before these.
+  constexpr std::uint32_t group_word(std::uint32_t group) const { return word(0x80000000u + group); }
   constexpr std::uint32_t bits(std::uint32_t element) const {
     return element % 2 == 0 ? word(element / 2) >> 16 : word(element / 2) & 0xffffu;
   }

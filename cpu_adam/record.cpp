@@ -51,7 +51,7 @@ void store(const SplitPlanes<M>& p, std::int64_t i, float weight) {
 void store(const Compact8Planes& p, std::int64_t i, float weight) {
   const SplitMaster halves = split_master(weight);
   p.high[i] = halves.high;
-  p.low[i] = encode_low(halves.low);
+  p.low[i] = encode_low(halves.low, kToNearest);
 }
 void store(const FullPlanes& p, std::int64_t i, float weight) {
   p.master[i] = weight;

@@ -71,10 +71,11 @@ bool update_bf16(const Bf16Planes& p, Gradient gradient, std::int64_t n, const U
 }
 
 bool update_compact8(const Compact8Planes& p, Gradient gradient, std::int64_t n, const UpdateCoefficients& c,
-                     const Rounding&) {
+                     const Rounding& rounding) {
   bool finite = true;
   for (std::int64_t begin = 0; begin < n; begin += kCompactGroup) {
     const std::int64_t end = std::min(n, begin + kCompactGroup);
+    const std::uint32_t first = rounding.first + static_cast<std::uint32_t>(begin);
     std::uint16_t& m_scale = p.m_scales[begin / kCompactGroup];
     std::uint16_t& v_scale = p.v_scales[begin / kCompactGroup];
     UpdateElement now[kCompactGroup];
@@ -86,19 +87,22 @@ bool update_compact8(const Compact8Planes& p, Gradient gradient, std::int64_t n,
       e = adam_update(old, gradient_at(gradient, i), c);
       const SplitMaster halves = split_master(e.master);
       p.high[i] = halves.high;
-      p.low[i] = encode_low(halves.low);
+      p.low[i] = encode_low(halves.low, rounding.key.bits(first + static_cast<std::uint32_t>(i - begin)));
       largest_m = std::max(largest_m, magnitude_bits(e.m));
       largest_root = std::max(largest_root, magnitude_bits(std::sqrt(e.v)));
       finite = finite && has_finite_weight(e.master) && is_finite(e.v);
     }
-    m_scale = encode_scale(std::bit_cast<float>(largest_m));
-    v_scale = encode_scale(std::bit_cast<float>(largest_root));
-    const float maximum = std::bit_cast<float>(std::max(largest_m, 1u));
-    const float codes_per_root =
-        255.0f / std::bit_cast<float>(std::max(largest_root, std::bit_cast<std::uint32_t>(kSmallestRoot)));
+    const std::uint32_t random = rounding.key.group_word(first / kCompactGroup);
+    m_scale = encode_scale(std::bit_cast<float>(largest_m), random >> 17);
+    v_scale = encode_scale(std::bit_cast<float>(largest_root), random & 0x7fffu);
+    const float maximum = largest_m > 0 ? std::bit_cast<float>(largest_m) : kNoMaximum;
+    const float codes_per_root = codes_of_root(
+        std::bit_cast<float>(std::max(largest_root, std::bit_cast<std::uint32_t>(kSmallestRoot))));
     for (std::int64_t i = begin; i < end; ++i) {
-      p.m[i] = encode_m(now[i - begin].m, maximum);
-      p.v[i] = encode_v(std::sqrt(now[i - begin].v), codes_per_root);
+      const UpdateElement& e = now[i - begin];
+      const std::uint32_t its_random = rounding.key.bits(first + static_cast<std::uint32_t>(i - begin));
+      p.m[i] = encode_m(e.m, maximum, its_random);
+      p.v[i] = encode_v(std::sqrt(e.v), codes_per_root, its_random);
     }
   }
   return !finite;

@@ -14,7 +14,9 @@
 //   blend16(low, high)    of each lane the low half of one and the high half of the other
 //   load_signed8, load_unsigned8, store8
 //                         2 width bytes, widened to and narrowed from 16 bits (the upper half is cut off)
-//   decode_low, encode_low   of core/state_format.h, in 16-bit lanes
+//   decode_low, encode_low   of core/state_format.h, in 16-bit lanes; `random` has the even elements' bits in
+//   the
+//                         high halves of its 32-bit lanes
 //   separate(first, second)  2 width consecutive floats become those of even and those of odd number
 // Everything here has internal linkage, and nothing from std:: is called: an inline function with a weak
 // symbol, compiled for AVX-512, could be the copy that the linker keeps for the whole program.
@@ -143,6 +145,19 @@ SPILLWAY_INLINE typename L::Bits store_highs(BFloat16* highs, typename L::Float 
   const Bits half(0x8000u);
   L::store(highs, L::blend16((as_bits<L>(even) + half) >> 16, as_bits<L>(odd) + half));
   return L::blend16(as_bits<L>(even), as_bits<L>(odd) << 16);
+}
+
+/// RoundingKey::bits of 2 width elements from number `first` of a call on, which is even: those of even number
+/// in the high halves.
+template <class L>
+SPILLWAY_INLINE typename L::Bits random_pairs(const Rounding& rounding, std::int64_t first) {
+  using Bits = typename L::Bits;
+  static constexpr std::uint32_t numbers[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const std::uint32_t pair = (rounding.first + static_cast<std::uint32_t>(first)) / 2;
+  Bits x = Bits::load_unaligned(numbers) + Bits(pair + rounding.key.before);
+  x = (x ^ (x >> 16)) * Bits(RoundingKey::kFirstFactor) + Bits(rounding.key.middle);
+  x = (x ^ (x >> 15)) * Bits(RoundingKey::kSecondFactor);
+  return x ^ (x >> 15);
 }
 
 template <class Body>

@@ -43,10 +43,18 @@ struct Avx2 {
     _mm_storeu_si128(static_cast<__m128i*>(to), packed);
   }
   SPILLWAY_INLINE static Bits decode_low(Bits code) {
-    const __m256i halves = _mm256_srai_epi16(_mm256_add_epi16(code, _mm256_set1_epi16(64)), 7);
-    return _mm256_add_epi16(_mm256_mullo_epi16(code, _mm256_set1_epi16(258)), halves);
+    return _mm256_mullo_epi16(code, _mm256_set1_epi16(kLowStep));
   }
-  SPILLWAY_INLINE static Bits encode_low(Bits low) { return _mm256_mulhrs_epi16(low, _mm256_set1_epi16(127)); }
+  SPILLWAY_INLINE static Bits encode_low(Bits low, Bits random) {
+    // low + 32766 from 0 on, and / 258 by the high half of a product: (x * 32514) >> 23, exact below 2^16.
+    const __m256i from_lowest =
+        _mm256_subs_epu16(_mm256_xor_si256(low, _mm256_set1_epi16(-32768)), _mm256_set1_epi16(2));
+    const __m256i in_order = _mm256_or_si256(_mm256_slli_epi32(random, 16), _mm256_srli_epi32(random, 16));
+    const __m256i lifted =
+        _mm256_adds_epu16(from_lowest, _mm256_mulhi_epu16(in_order, _mm256_set1_epi16(kLowStep)));
+    const __m256i code = _mm256_srli_epi16(_mm256_mulhi_epu16(lifted, _mm256_set1_epi16(32514)), 7);
+    return _mm256_sub_epi16(code, _mm256_set1_epi16(127));
+  }
   SPILLWAY_INLINE static void separate(Float& first, Float& second) {
     const __m256 even = _mm256_shuffle_ps(first, second, 0x88), odd = _mm256_shuffle_ps(first, second, 0xdd);
     first = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(even), 0xd8));

@@ -39,10 +39,18 @@ struct Avx512 {
     _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_cvtepi16_epi8(x));
   }
   SPILLWAY_INLINE static Bits decode_low(Bits code) {
-    const __m512i halves = _mm512_srai_epi16(_mm512_add_epi16(code, _mm512_set1_epi16(64)), 7);
-    return _mm512_add_epi16(_mm512_mullo_epi16(code, _mm512_set1_epi16(258)), halves);
+    return _mm512_mullo_epi16(code, _mm512_set1_epi16(kLowStep));
   }
-  SPILLWAY_INLINE static Bits encode_low(Bits low) { return _mm512_mulhrs_epi16(low, _mm512_set1_epi16(127)); }
+  SPILLWAY_INLINE static Bits encode_low(Bits low, Bits random) {
+    // low + 32766 from 0 on, and / 258 by the high half of a product: (x * 32514) >> 23, exact below 2^16.
+    const __m512i from_lowest =
+        _mm512_subs_epu16(_mm512_xor_si512(low, _mm512_set1_epi16(-32768)), _mm512_set1_epi16(2));
+    const __m512i in_order = _mm512_rol_epi32(random, 16);
+    const __m512i lifted =
+        _mm512_adds_epu16(from_lowest, _mm512_mulhi_epu16(in_order, _mm512_set1_epi16(kLowStep)));
+    const __m512i code = _mm512_srli_epi16(_mm512_mulhi_epu16(lifted, _mm512_set1_epi16(32514)), 7);
+    return _mm512_sub_epi16(code, _mm512_set1_epi16(127));
+  }
   SPILLWAY_INLINE static void separate(Float& first, Float& second) {
     const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
     const __m512i odd = _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);

@@ -98,11 +98,20 @@ struct Neon {
     vst1_u8(static_cast<std::uint8_t*>(to), vmovn_u16(vreinterpretq_u16_u32(x)));
   }
   SPILLWAY_INLINE static Bits decode_low(Bits code) {
-    const int16x8_t c = vreinterpretq_s16_u32(code);
-    return vreinterpretq_u32_s16(vsraq_n_s16(vmulq_n_s16(c, 258), vaddq_s16(c, vdupq_n_s16(64)), 7));
+    return vreinterpretq_u32_s16(vmulq_n_s16(vreinterpretq_s16_u32(code), kLowStep));
   }
-  SPILLWAY_INLINE static Bits encode_low(Bits low) {
-    return vreinterpretq_u32_s16(vqrdmulhq_n_s16(vreinterpretq_s16_u32(low), 127));
+  SPILLWAY_INLINE static uint16x8_t multiply_high(uint16x8_t x, std::uint16_t factor) {
+    const uint32x4_t first = vmull_n_u16(vget_low_u16(x), factor), second = vmull_high_n_u16(x, factor);
+    return vuzp2q_u16(vreinterpretq_u16_u32(first), vreinterpretq_u16_u32(second));
+  }
+  SPILLWAY_INLINE static Bits encode_low(Bits low, Bits random) {
+    // low + 32766 from 0 on, and / 258 by the high half of a product: (x * 32514) >> 23, exact below 2^16.
+    const uint16x8_t from_least = veorq_u16(vreinterpretq_u16_u32(low), vdupq_n_u16(0x8000));
+    const uint16x8_t from_lowest = vqsubq_u16(from_least, vdupq_n_u16(2));
+    const uint16x8_t in_order = vrev32q_u16(vreinterpretq_u16_u32(random));
+    const uint16x8_t lifted = vqaddq_u16(from_lowest, multiply_high(in_order, kLowStep));
+    const uint16x8_t code = vshrq_n_u16(multiply_high(lifted, 32514), 7);
+    return vreinterpretq_u32_u16(vsubq_u16(code, vdupq_n_u16(127)));
   }
   SPILLWAY_INLINE static void separate(Float& first, Float& second) {
     const Float before = first;

@@ -38,16 +38,6 @@ SPILLWAY_INLINE void update_elements(const P& p, const G* gradient, const Broadc
   if constexpr (has_v) v.store_unaligned(p.v);
 }
 
-/// RoundingKey::word.
-template <class L>
-SPILLWAY_INLINE typename L::Bits word(typename L::Bits element, const RoundingKey& key) {
-  using Bits = typename L::Bits;
-  Bits x = element + Bits(key.before);
-  x = (x ^ (x >> 16)) * Bits(RoundingKey::kFirstFactor) + Bits(key.middle);
-  x = (x ^ (x >> 15)) * Bits(RoundingKey::kSecondFactor);
-  return x ^ (x >> 15);
-}
-
 /// to_bf16_stochastic of core/state_format.h for the elements of even and of odd number.
 template <class L>
 SPILLWAY_INLINE void store_rounded(BFloat16* to, typename L::Float even, typename L::Float odd,
@@ -63,7 +53,6 @@ SPILLWAY_INLINE void update_elements(const Bf16Planes& p, const G* gradient, con
   using Float = typename L::Float;
   using Bits = typename L::Bits;
   constexpr bool has_v = has_second_moment(rule);
-  static constexpr std::uint32_t numbers[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   Float even, odd, even_m, odd_m, even_v, odd_v, even_gradient, odd_gradient, root;
   load_masters<L>(p.high, L::load(p.low), even, odd);
   load_gradient<L>(gradient, even_gradient, odd_gradient);
@@ -72,9 +61,7 @@ SPILLWAY_INLINE void update_elements(const Bf16Planes& p, const G* gradient, con
   step<L, rule>(even, even_m, even_v, root, even_gradient, c, largest);
   step<L, rule>(odd, odd_m, odd_v, root, odd_gradient, c, largest);
   L::store(p.low, store_highs<L>(p.high, even, odd));
-  const Bits pair =
-      Bits::load_unaligned(numbers) + Bits((rounding.first + static_cast<std::uint32_t>(first)) / 2);
-  const Bits random = word<L>(pair, rounding.key);
+  const Bits random = random_pairs<L>(rounding, first);
   store_rounded<L>(p.m, even_m, odd_m, random);
   if constexpr (has_v) store_rounded<L>(p.v, even_v, odd_v, random);
 }

@@ -56,8 +56,13 @@ bool update(Isa isa, const Planes& planes, Gradient gradient, std::int64_t n,
   if (n == 0) return false;
   std::visit([&](const auto& p) { check_planes(p, coefficients.optimizer); }, planes);
   FloatEnvironment exact;
-  if (!std::holds_alternative<Bf16Planes>(planes))
+  const bool is_compact8 = std::holds_alternative<Compact8Planes>(planes);
+  if (is_compact8 && place.element % kCompactGroup != 0) {
+    throw std::logic_error("cpu_adam::update: the place is inside a group of compact8");
+  }
+  if (!is_compact8 && !std::holds_alternative<Bf16Planes>(planes)) {
     return run(kernels, planes, gradient, n, coefficients, place);
+  }
   // A rounding key serves 2^32 elements of a parameter, and the vectorised kernels begin with an even one.
   constexpr std::int64_t per_key = std::int64_t{1} << 32;
   bool non_finite = false;

@@ -17,13 +17,14 @@ class Workers;
 namespace spillway::cpu_adam {
 
 /// Updates n elements in place on the calling thread, subnormals kept whatever the caller's floating-point
-/// state. `place` is that of the first element: the stochastic rounding of the state format bf16 is keyed by
-/// it, the other formats need none. Returns true where a master weight, its bf16 half or the last moment became
+/// state. `place` is that of the first element: the stochastic rounding of the state formats bf16 and compact8
+/// is keyed by it, fp32 needs none. Returns true where a master weight, its bf16 half or the last moment became
 /// non-finite (in the state format bf16: could be rounded to infinity), as they do after a non-finite gradient:
 /// the run cannot go on. All elements are written all the same; where one is NaN, its payload may differ
-/// between ISAs, and in compact8 all of its group may. std::logic_error for a negative n, null planes (v may be
-/// null for Lion and SGD, which do not touch it), and an optimizer without a second moment on compact8;
-/// Error(configuration) for an ISA that this processor lacks.
+/// between ISAs, and in compact8 so may the group of one that is NaN or infinite. std::logic_error for a
+/// negative n, null planes (v may be null for Lion and SGD, which do not touch it), and on compact8 for a place
+/// inside a group and an optimizer without a second moment; Error(configuration) for an ISA that this processor
+/// lacks.
 bool update(Isa isa, const Planes& planes, Gradient gradient, std::int64_t n,
             const UpdateCoefficients& coefficients, const RandomPlace& place = {});
 

@@ -2,6 +2,7 @@
 // Shared by the tests of cpu_adam: planes of every form in exact-size heap buffers (AddressSanitizer sees one
 // element too many), gradients, drawn values and settings.
 #include "../../core/state_format.h"
+#include "../../core/random.h"
 #include "../../core/update.h"
 #include "../../cpu_adam/isa.h"
 #include "../../cpu_adam/planes.h"
@@ -152,7 +153,7 @@ struct OwnedPlanes {
     } else {
       const SplitMaster halves = split_master(e.master);
       high[i] = halves.high;
-      if (form == Form::compact8) low8[i] = encode_low(halves.low);
+      if (form == Form::compact8) low8[i] = encode_low(halves.low, kToNearest);
       if (form != Form::compact8) low[i] = halves.low;
     }
     if (form == Form::fp32 || form == Form::full) m[i] = e.m;
@@ -189,8 +190,8 @@ struct OwnedPlanes {
       }
     }
     for (std::int64_t group = 0; group < m_scales.size(); ++group) {
-      m_scales[group] = any ? any_scale(draw) : encode_scale(std::fabs(draw.ordinary()));
-      v_scales[group] = any ? any_scale(draw) : encode_scale(std::fabs(draw.ordinary()));
+      m_scales[group] = any ? any_scale(draw) : encode_scale(std::fabs(draw.ordinary()), 0x4000u);
+      v_scales[group] = any ? any_scale(draw) : encode_scale(std::fabs(draw.ordinary()), 0x4000u);
       // Half of them have squares in fp32's range.
       if (any && draw.bits() % 2 == 0) v_scales[group] = std::min<std::uint16_t>(v_scales[group], 0xbeff);
     }
@@ -311,19 +312,23 @@ struct CompactGroup {
   float m_at(int i) const { return decode_m(m[i], decode_scale(m_scale)); }
   float v_at(int i) const { return decode_v(v[i], decode_scale(v_scale)); }
 };
-inline CompactGroup encode_group(std::span<const UpdateElement> elements) {
+/// `key` and `first` (a multiple of 32): of the group's place.
+inline CompactGroup encode_group(std::span<const UpdateElement> elements, const RoundingKey& key = {},
+                                 std::uint32_t first = 0) {
   CompactGroup group;
   float largest_m = 0.0f, largest_root = 0.0f;
   for (const UpdateElement& e : elements) {
     largest_m = std::max(largest_m, std::fabs(e.m));
     largest_root = std::max(largest_root, std::sqrt(e.v));
   }
-  group.m_scale = encode_scale(largest_m);
-  group.v_scale = encode_scale(largest_root);
-  const float codes_per_root = 255.0f / std::max(largest_root, kSmallestRoot);
+  const std::uint32_t random = key.group_word(first / kCompactGroup);
+  group.m_scale = encode_scale(largest_m, random >> 17);
+  group.v_scale = encode_scale(largest_root, random & 0x7fffu);
+  const float codes_per_root = codes_of_root(std::max(largest_root, kSmallestRoot));
   for (std::size_t i = 0; i < elements.size(); ++i) {
-    group.m[i] = encode_m(elements[i].m, std::max(largest_m, std::numeric_limits<float>::denorm_min()));
-    group.v[i] = encode_v(std::sqrt(elements[i].v), codes_per_root);
+    const std::uint32_t bits = key.bits(first + static_cast<std::uint32_t>(i));
+    group.m[i] = encode_m(elements[i].m, largest_m > 0.0f ? largest_m : kNoMaximum, bits);
+    group.v[i] = encode_v(std::sqrt(elements[i].v), codes_per_root, bits);
   }
   return group;
 }

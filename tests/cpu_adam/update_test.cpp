@@ -33,6 +33,11 @@ using testing::OwnedPlanes;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
+/// The nearest below that the format takes: groups of compact8 begin at multiples of 32.
+std::int64_t place_in(Form form, std::int64_t element) {
+  return form == Form::compact8 ? element / 32 * 32 : element;
+}
+
 /// Whether compact8 leaves the codes of the group of element i open: where a moment or weight of it becomes
 /// infinite or NaN, which ends the run.
 bool is_ruined(const OwnedPlanes& before, const Gradients& gradients, DType type, std::int64_t i,
@@ -57,7 +62,7 @@ void expect_like_reference(Isa isa, Form form, std::int64_t n, std::int64_t shif
     for (const DType type : kGradientTypes) {
       const UpdateCoefficients c = drawn_coefficients(draw, optimizer);
       const RandomPlace place{draw.bits(), draw.below(1000), draw.below(1000),
-                              static_cast<std::int64_t>(draw.bits() >> 20)};
+                              place_in(form, static_cast<std::int64_t>(draw.bits() >> 20))};
       copy_state(expected, before);
       copy_state(actual, before);
       const bool flag = update(Isa::scalar, expected.view(), gradients.of(type), n, c, place);
@@ -265,7 +270,7 @@ TEST_P(AnyIsa, GivesARangeInPiecesWhatItGivesTheWhole) {
         update_coefficients({.optimizer = optimizer, .weight_decay = 0.1, .momentum = 0.9}, 7, 0.5);
     const Gradient g = gradients.of(DType::fp16);
     for (const std::int64_t element : kElements) {
-      const RandomPlace place{.seed = 42, .step = 7, .parameter = 3, .element = element};
+      const RandomPlace place{.seed = 42, .step = 7, .parameter = 3, .element = place_in(form(), element)};
       copy_state(whole, before);
       ASSERT_FALSE(update(isa(), whole.view(), g, n, c, place));
       for (std::int64_t cut = 0; cut <= n; cut += testing::cut_of(form())) {
@@ -318,13 +323,16 @@ TEST_P(HasGroups, CountFromTheStartAndTheLastMayBeShorter) {
   gradients.draw(draw, &Draw::ordinary);
   const OwnedPlanes before = planes;
   const UpdateCoefficients c = update_coefficients({.weight_decay = 0.01}, 5, 1.0);
-  ASSERT_FALSE(update(isa(), planes.view(), gradients.of(DType::fp32), n, c));
+  const RandomPlace place{.seed = 3, .step = 5, .parameter = 2, .element = 96};
+  const RoundingKey key(place);
+  ASSERT_FALSE(update(isa(), planes.view(), gradients.of(DType::fp32), n, c, place));
   std::vector<UpdateElement> after;
   for (std::int64_t i = 0; i < n; ++i) after.push_back(adam_update(before.at(i), gradients.fp32[i], c));
   for (std::int64_t begin = 0; begin < n; begin += 32) {
     const auto size = static_cast<std::size_t>(std::min<std::int64_t>(32, n - begin));
     const testing::CompactGroup group =
-        testing::encode_group(std::span(after).subspan(static_cast<std::size_t>(begin), size));
+        testing::encode_group(std::span(after).subspan(static_cast<std::size_t>(begin), size), key,
+                              static_cast<std::uint32_t>(96 + begin));
     ASSERT_EQ(planes.m_scales[begin / 32], group.m_scale) << begin;
     ASSERT_EQ(planes.v_scales[begin / 32], group.v_scale) << begin;
     for (std::size_t k = 0; k < size; ++k) {
@@ -333,18 +341,19 @@ TEST_P(HasGroups, CountFromTheStartAndTheLastMayBeShorter) {
       ASSERT_EQ(planes.m8[i], group.m[k]) << i;
       ASSERT_EQ(planes.v8[i], group.v[k]) << i;
       ASSERT_EQ(planes.high[i], halves.high) << i;
-      ASSERT_EQ(planes.low8[i], encode_low(halves.low)) << i;
+      ASSERT_EQ(planes.low8[i], encode_low(halves.low, key.bits(static_cast<std::uint32_t>(96 + i)))) << i;
     }
   }
 }
 
 /// Two segments with an empty one between them and elements outside, on both sides of a key's border.
-std::vector<UpdateSegment> drawn_segments(Optimizer optimizer, std::int64_t n) {
+std::vector<UpdateSegment> drawn_segments(Form form, Optimizer optimizer, std::int64_t n) {
   std::vector<UpdateSegment> segments(3);
-  segments[0] = {32,
-                 2 * kUpdateBlock + 1,
-                 update_coefficients({.optimizer = optimizer, .learning_rate = 0.1}, 1, 1.0),
-                 {.seed = 5, .step = 1, .parameter = 8, .element = kKeyBorder - kUpdateBlock - 3}};
+  segments[0] = {
+      32,
+      2 * kUpdateBlock + 1,
+      update_coefficients({.optimizer = optimizer, .learning_rate = 0.1}, 1, 1.0),
+      {.seed = 5, .step = 1, .parameter = 8, .element = place_in(form, kKeyBorder - kUpdateBlock - 3)}};
   segments[1] = {2 * kUpdateBlock + 64, 0, segments[0].coefficients, {}};
   segments[2] = {3 * kUpdateBlock,
                  n - 3 * kUpdateBlock - 9,
@@ -374,7 +383,7 @@ TEST_P(UpdateSegments, GiveTheSameBitsForEveryThreadCountAndIsaAndTouchNothingEl
     before.draw(draw, &Draw::ordinary);
     gradients.draw(draw, &Draw::ordinary);
     const Gradient g = gradients.of(DType::bf16);
-    const std::vector<UpdateSegment> segments = drawn_segments(optimizer, n);
+    const std::vector<UpdateSegment> segments = drawn_segments(GetParam(), optimizer, n);
     copy_state(expected, before);
     for (const UpdateSegment& s : segments) {
       ASSERT_FALSE(update(Isa::scalar, advance(expected.view(), s.offset), advance(g, s.offset), s.count,
@@ -472,6 +481,9 @@ TEST(UpdateMisuse, Compact8IsRefusedToOptimizersWithoutASecondMomentAndCutsInsid
     const UpdateCoefficients c = update_coefficients({.optimizer = optimizer}, 1, 1.0);
     EXPECT_THROW(update(Isa::scalar, planes.view(), gradients.of(DType::bf16), 64, c), std::logic_error);
   }
+  const UpdateCoefficients c = update_coefficients({}, 1, 1.0);
+  EXPECT_THROW(update(Isa::scalar, planes.view(), gradients.of(DType::bf16), 64, c, {.element = 16}),
+               std::logic_error);
   EXPECT_THROW(advance(planes.view(), 16), std::logic_error);
   EXPECT_NO_THROW(advance(planes.view(), 32));
 }

@@ -227,28 +227,29 @@ struct Reference {
       const auto& parameter = shape_.parameters()[p];
       if (!parameter.trainable) continue;
       const auto c = update_coefficients(hypers[static_cast<std::size_t>(parameter.group)], steps, factor);
+      const RoundingKey key(
+          {run_.config.seed, static_cast<std::uint32_t>(steps), static_cast<std::uint32_t>(p), 0});
       for (std::size_t i = 0; i < weights[p].size(); ++i) {
         const UpdateElement e = update_element({weights[p][i], m[p][i], v[p][i]}, last_gradients[p][i], c);
-        weights[p][i] = is_fp32() ? e.master : stored_weight(e.master);
+        weights[p][i] = is_fp32() ? e.master : stored_weight(e.master, key.bits(static_cast<std::uint32_t>(i)));
         m[p][i] = e.m;
         v[p][i] = e.v;
       }
-      if (run_.config.state_format == StateFormat::bf16) round_moments(static_cast<std::uint32_t>(p));
+      if (run_.config.state_format == StateFormat::bf16) round_moments(p, key);
       if (run_.config.state_format == StateFormat::compact8) {
-        for (std::size_t i = 0; i < weights[p].size(); i += kCompactGroup) encode_group(p, i);
+        for (std::size_t i = 0; i < weights[p].size(); i += kCompactGroup) encode_group(p, i, key);
       }
     }
   }
 
   /// What is left of a master weight when it has been stored.
-  float stored_weight(float w) const {
+  float stored_weight(float w, std::uint32_t random = kToNearest) const {
     if (run_.config.state_format != StateFormat::compact8) return w;
     const SplitMaster halves = split_master(w);
-    return join_master(halves.high, decode_low(encode_low(halves.low)));
+    return join_master(halves.high, decode_low(encode_low(halves.low, random)));
   }
 
-  void round_moments(std::uint32_t p) {
-    const RoundingKey key({run_.config.seed, static_cast<std::uint32_t>(steps), p, 0});
+  void round_moments(std::size_t p, const RoundingKey& key) {
     for (std::size_t i = 0; i < m[p].size(); ++i) {
       const std::uint32_t random = key.bits(static_cast<std::uint32_t>(i));
       m[p][i] = to_float(to_bf16_stochastic(m[p][i], random));
@@ -256,17 +257,21 @@ struct Reference {
     }
   }
 
-  void encode_group(std::size_t p, std::size_t begin) {
+  void encode_group(std::size_t p, std::size_t begin, const RoundingKey& key) {
     const std::size_t end = std::min(begin + kCompactGroup, m[p].size());
     float most_m = 0, most_root = 0;
     for (std::size_t i = begin; i < end; ++i) {
       most_m = std::max(most_m, std::abs(m[p][i]));
       most_root = std::max(most_root, std::sqrt(v[p][i]));
     }
-    const float m_scale = decode_scale(encode_scale(most_m)), v_scale = decode_scale(encode_scale(most_root));
+    const std::uint32_t random = key.group_word(static_cast<std::uint32_t>(begin) / kCompactGroup);
+    const float m_scale = decode_scale(encode_scale(most_m, random >> 17));
+    const float v_scale = decode_scale(encode_scale(most_root, random & 0x7fffu));
+    const float codes_per_root = codes_of_root(std::max(most_root, kSmallestRoot));
     for (std::size_t i = begin; i < end; ++i) {
-      m[p][i] = decode_m(encode_m(m[p][i], std::max(most_m, 0x1p-149f)), m_scale);
-      v[p][i] = decode_v(encode_v(std::sqrt(v[p][i]), 255.0f / std::max(most_root, kSmallestRoot)), v_scale);
+      const std::uint32_t bits = key.bits(static_cast<std::uint32_t>(i));
+      m[p][i] = decode_m(encode_m(m[p][i], most_m > 0 ? most_m : kNoMaximum, bits), m_scale);
+      v[p][i] = decode_v(encode_v(std::sqrt(v[p][i]), codes_per_root, bits), v_scale);
     }
   }
 

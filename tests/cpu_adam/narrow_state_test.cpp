@@ -1,4 +1,4 @@
-// The state format bf16: stochastic rounding, and why moments need it.
+// Stochastic rounding, and what becomes of moments and weights in the narrow state formats over many steps.
 #include "../../core/state_format.h"
 #include "../../cpu_adam/update.h"
 #include "planes_fixture.h"
@@ -96,32 +96,82 @@ TEST(Bf16State, TheSecondMomentFollowsWhereRoundingToNearestStalls) {
   }
 }
 
+class NarrowState : public ::testing::TestWithParam<Form> {
+ protected:
+  /// Runs `steps` steps on both, with settings that follow from the step and gradients that follow from both.
+  template <class Settings, class Value>
+  void run(OwnedPlanes& narrow, OwnedPlanes& fp32, int steps, const Settings& settings, const Value& value) {
+    Gradients gradients(narrow.n);
+    for (int step = 1; step <= steps; ++step, ++step_) {
+      for (std::int64_t i = 0; i < narrow.n; ++i) gradients.set(i, value(i));
+      const UpdateCoefficients c = settings(step_);
+      const RandomPlace place{.seed = 9, .step = static_cast<std::uint32_t>(step_)};
+      for (OwnedPlanes* planes : {&narrow, &fp32}) {
+        ASSERT_FALSE(
+            update(supported_isas().back(), planes->view(), gradients.of(DType::bf16), narrow.n, c, place));
+      }
+    }
+  }
+  int step_ = 1;
+};
+INSTANTIATE_TEST_SUITE_P(Formats, NarrowState, ::testing::Values(Form::bf16, Form::compact8),
+                         [](const auto& form) { return std::string(name_of(form.param)); });
+
+double mean_of(const OwnedPlanes& planes, float UpdateElement::*part) {
+  double sum = 0.0;
+  for (std::int64_t i = 0; i < planes.n; ++i) sum += planes.at(i).*part;
+  return sum / static_cast<double>(planes.n);
+}
+
 // Each step's roundings are as often up as down, so the master follows the one of the fp32 format: 200 steps
 // with gradients of one sign go 200 times the learning rate far, within a percent.
-TEST(Bf16State, TheWeightGoesAsFarAsWithMomentsInFp32) {
-  constexpr std::int64_t kElements = 256;
+TEST_P(NarrowState, TheWeightGoesAsFarAsWithMomentsInFp32) {
   for (const Optimizer optimizer : testing::kOptimizers) {
+    if (GetParam() == Form::compact8 && !has_second_moment(optimizer)) continue;
     Draw draw(43);
-    OwnedPlanes fp32(Form::fp32, optimizer, kElements), bf16(Form::bf16, optimizer, kElements);
-    Gradients gradients(kElements);
-    for (int step = 1; step <= 200; ++step) {
-      for (std::int64_t i = 0; i < kElements; ++i) gradients.set(i, static_cast<float>(0.5 + draw.uniform()));
-      const UpdateCoefficients c =
-          update_coefficients({.optimizer = optimizer, .learning_rate = 1e-3, .momentum = 0.9}, step, 1.0);
-      const RandomPlace place{.seed = 9, .step = static_cast<std::uint32_t>(step)};
-      ASSERT_FALSE(
-          update(supported_isas().back(), fp32.view(), gradients.of(DType::bf16), kElements, c, place));
-      ASSERT_FALSE(
-          update(supported_isas().back(), bf16.view(), gradients.of(DType::bf16), kElements, c, place));
-    }
-    double fp32_mean = 0.0, bf16_mean = 0.0;
-    for (std::int64_t i = 0; i < kElements; ++i) {
-      fp32_mean += fp32.at(i).master / kElements;
-      bf16_mean += bf16.at(i).master / kElements;
-    }
-    EXPECT_LT(fp32_mean, -0.15);
-    EXPECT_NEAR(bf16_mean, fp32_mean, 0.01 * std::abs(fp32_mean)) << name_of(optimizer);
+    OwnedPlanes fp32(Form::fp32, optimizer, 256), narrow(GetParam(), optimizer, 256);
+    run(
+        narrow, fp32, 200,
+        [&](int step) {
+          return update_coefficients({.optimizer = optimizer, .learning_rate = 1e-3, .momentum = 0.9}, step,
+                                     1.0);
+        },
+        [&](std::int64_t) { return static_cast<float>(0.5 + draw.uniform()); });
+    const double expected = mean_of(fp32, &UpdateElement::master);
+    EXPECT_LT(expected, -0.15);
+    EXPECT_NEAR(mean_of(narrow, &UpdateElement::master), expected, 0.01 * std::abs(expected))
+        << name_of(optimizer);
   }
+}
+
+// At beta2 = 0.999 v takes thousands of steps to follow, up and down again: with scales that are rounded up it
+// would never fall.
+TEST_P(NarrowState, TheSecondMomentRisesAndFallsAsInFp32) {
+  const auto settings = [](int step) { return update_coefficients({.learning_rate = 0.0}, step, 1.0); };
+  Draw draw(44);
+  OwnedPlanes fp32(Form::fp32, Optimizer::adamw, 1024), narrow(GetParam(), Optimizer::adamw, 1024);
+  for (const double scale : {1.0, 0.1, 0.0}) {
+    run(narrow, fp32, 2500, settings, [&](std::int64_t) {
+      return static_cast<float>(scale * (draw.uniform() + draw.uniform() + draw.uniform() - 1.5));
+    });
+    const double expected = mean_of(fp32, &UpdateElement::v);
+    EXPECT_NEAR(mean_of(narrow, &UpdateElement::v), expected, 0.03 * expected) << scale;
+  }
+}
+
+// A step of 1e-6 is a thirtieth of a code of compact8 at weight 1, and a thousand of them are 1e-3.
+TEST_P(NarrowState, SmallStepsOfAWeightAddUp) {
+  OwnedPlanes fp32(Form::fp32, Optimizer::adamw, 1024), narrow(GetParam(), Optimizer::adamw, 1024);
+  for (std::int64_t i = 0; i < 1024; ++i) {
+    fp32.set(i, {1.0f, 0.0f, 0.0f});
+    narrow.set(i, {1.0f, 0.0f, 0.0f});
+  }
+  run(
+      narrow, fp32, 1000, [](int step) { return update_coefficients({.learning_rate = 1e-6}, step, 1.0); },
+      [](std::int64_t) { return 1.0f; });
+  const double moved = mean_of(fp32, &UpdateElement::master) - 1.0;
+  EXPECT_NEAR(moved, -1e-3, 2e-5);
+  EXPECT_NEAR(mean_of(narrow, &UpdateElement::master) - 1.0, moved, 0.03 * std::abs(moved));
 }
 
 }  // namespace
