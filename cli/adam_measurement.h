@@ -26,7 +26,7 @@ struct AdamCase {
   cpu_adam::Isa isa = cpu_adam::Isa::scalar;
 };
 
-/// Bytes that measure_adam() occupies: weights, gradient and record.
+/// Bytes that measure_adam() occupies: weights, gradient and record, and for a narrow format those of fp32 too.
 std::int64_t occupied_bytes(const AdamCase& what, std::int64_t parameters);
 
 /// The first place in n elements where two of one kind differ in any bit, "plane m, element 17"; empty where
@@ -58,7 +58,9 @@ Sections sections_of(std::int64_t parameters);
 ///   bytes_per_s         = parameters_per_s * bytes_per_parameter
 ///   floor_bytes_per_s   = bytes / median seconds of a slice of the floor
 ///   of_floor            = comparison.ratio.median
-/// where the floor is cpu_adam::move_streams on the same memory, workers and ISA.
+///   of_fp32             = comparison.against_rival.median: of parameters_per_s, in units of those of fp32
+/// where the floor is cpu_adam::move_streams on the same memory and workers with the fastest ISA, and fp32 the
+/// same optimizer and gradient in the state format fp32, in memory of its own.
 struct AdamFigures {
   Sections sections;
   double bytes_per_parameter = 0, parameters_per_s = 0, bytes_per_s = 0, floor_bytes_per_s = 0;

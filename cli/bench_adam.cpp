@@ -15,6 +15,7 @@
 #include "text.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -57,12 +58,18 @@ Error usage(const std::string& message, std::string hint) {
   return Error(ErrorKind::usage, message, {.hint = std::move(hint)});
 }
 
-/// That of `choices` whose name was typed.
+std::string lower(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return result;
+}
+
+/// That of `choices` whose name was typed, in capitals or not.
 template <class T, std::size_t N>
 T chosen(std::string_view flag, std::string_view name, const T (&choices)[N]) {
   std::vector<std::string_view> names;
   for (const T choice : choices) {
-    if (name_of(choice) == name) return choice;
+    if (lower(name) == name_of(choice)) return choice;
     names.push_back(name_of(choice));
   }
   throw usage(fmt::format("{}: '{}' is not known", flag, name),
@@ -238,20 +245,25 @@ std::string percent(double share) {
   return fmt::format("{:.1f}%", 100.0 * share);
 }
 
-constexpr const char* kRow = "{:<10} {:>11} {:>9} {:>8} {:>11} {:>9} {:>8} {:>16}\n";
+constexpr const char* kRow = "{:<9} {:>11} {:>9} {:>7} {:>7} {:>11} {:>9} {:>7} {:>16}\n";
 
 std::string table_heading() {
-  return "\n" + fmt::format(fmt::runtime(kRow), "state", "bytes/param", "Gparam/s", "GB/s", "floor GB/s",
-                            "of floor", "spread", "control (spread)");
+  return "\n" + fmt::format(fmt::runtime(kRow), "state", "bytes/param", "Gparam/s", "x fp32", "GB/s",
+                            "floor GB/s", "of floor", "spread", "control (spread)");
+}
+
+double of_fp32(const AdamCase& what, const AdamFigures& f) {
+  return what.format == StateFormat::fp32 ? 1.0 : f.comparison.against_rival.median;
 }
 
 std::string table_row(const AdamCase& what, const AdamFigures& f) {
   const Comparison& c = f.comparison;
-  return fmt::format(
-      fmt::runtime(kRow), name_of(what.format), fmt::format("{:.2f}", f.bytes_per_parameter),
-      fmt::format("{:.3f}", f.parameters_per_s * 1e-9), fmt::format("{:.1f}", f.bytes_per_s * 1e-9),
-      fmt::format("{:.1f}", f.floor_bytes_per_s * 1e-9), percent(c.ratio.median), percent(c.ratio.spread),
-      fmt::format("{} ({})", percent(c.control.median), percent(c.control.spread)));
+  return fmt::format(fmt::runtime(kRow), name_of(what.format), fmt::format("{:.2f}", f.bytes_per_parameter),
+                     fmt::format("{:.3f}", f.parameters_per_s * 1e-9), fmt::format("{:.2f}", of_fp32(what, f)),
+                     fmt::format("{:.1f}", f.bytes_per_s * 1e-9),
+                     fmt::format("{:.1f}", f.floor_bytes_per_s * 1e-9), percent(c.ratio.median),
+                     percent(c.ratio.spread),
+                     fmt::format("{} ({})", percent(c.control.median), percent(c.control.spread)));
 }
 
 /// What to think of the figures where the control says that they are not worth much.
@@ -289,6 +301,8 @@ json row_of_case(const AdamBench& bench, const AdamCase& what, const AdamFigures
               {"slices", c.slices},
               {"bytes_per_param", f.bytes_per_parameter},
               {"gparam_per_s", f.parameters_per_s * 1e-9},
+              {"of_fp32", of_fp32(what, f)},
+              {"of_fp32_spread", c.against_rival.spread},
               {"gb_per_s", f.bytes_per_s * 1e-9},
               {"floor_gb_per_s", f.floor_bytes_per_s * 1e-9},
               {"of_floor", c.ratio.median},
@@ -308,6 +322,7 @@ constexpr const char* kFooter =
     "  state             the state format: fp32, bf16 or compact8\n"
     "  bytes/param       moved for a parameter: a plane counts twice, the gradient once\n"
     "  Gparam/s          10^9 parameters updated in a second, by the median slice\n"
+    "  x fp32            that, in units of the state format fp32: the median over pairs of slices of both\n"
     "  GB/s, floor GB/s  10^9 bytes moved in a second by the update, and by its floor\n"
     "  of floor          the update's speed as a share of the floor's: the median over pairs of neighbouring\n"
     "                    slices\n"
@@ -345,7 +360,10 @@ CLI::App* add_bench_adam(CLI::App& bench, AdamBenchOptions& options) {
   // An empty name is an unset variable of a script more often than the wish for no file.
   const CLI::Validator not_empty(
       [](const std::string& name) { return name.empty() ? "a name is missing" : ""; }, "", "");
-  for (const char* flag : {"--json", "--isa", "--state-format"}) adam->get_option(flag)->check(not_empty);
+  for (const char* flag : {"--params", "--state-format", "--optimizer", "--gradient", "--threads", "--isa",
+                           "--seconds", "--json"}) {
+    adam->get_option(flag)->check(not_empty);
+  }
   for (CLI::Option* option : adam->get_options()) {
     option->description(
         fmt::format("{}", fmt::join(broken_at_spaces(option->get_description(), kHelpWidth), "\n")));

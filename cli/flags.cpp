@@ -64,7 +64,7 @@ const std::vector<Flag>& flags() {
       {"--seed",
        {"spillway.seed"},
        "N",
-       "Of the first weights, the order of the data and the sample (1234)",
+       "Of the first weights, the order of the data, the rounding of narrow state and the sample (1234)",
        kWhat},
 
       {"--steps", {"spillway.steps"}, "N", "Updates to make (100)", kHow},

@@ -1,6 +1,7 @@
 #include "report.h"
 
 #include "../core/size.h"
+#include "../cpu_adam/isa.h"
 #include "machine.h"
 #include "text.h"
 
@@ -90,6 +91,12 @@ double epochs(const RunSetting& setting) {
          static_cast<double>(setting.data.sequences());
 }
 
+std::string optimizer_text(const HyperParameters& h) {
+  const std::string_view type = optimizer_type(h.optimizer);
+  if (h.optimizer != Optimizer::sgd) return std::string(type);
+  return fmt::format("{} with {}momentum {}", type, h.nesterov ? "Nesterov's " : "", h.momentum);
+}
+
 std::string schedule_text(const Config& config) {
   const ScheduleConfig& s = config.schedule;
   const double rate = config.optimizer.learning_rate;
@@ -159,18 +166,19 @@ std::string description(const Setup& setup, const models::TokenData* data, const
                             c.accumulation == 1 ? "1 micro-batch" : grouped(c.accumulation) + " micro-batches",
                             c.micro_batch, c.seed));
   text += entry("optimizer",
-                fmt::format("{}, state in {}, {}, weight decay {}, {}", optimizer_type(c.optimizer.optimizer),
+                fmt::format("{}, state in {}, {}, weight decay {}, {}", optimizer_text(c.optimizer),
                             name_of(c.state_format), schedule_text(c), c.optimizer.weight_decay,
                             c.gradient_clipping > 0 ? fmt::format("clipped to norm {}", c.gradient_clipping)
                                                     : std::string("no clipping")));
   text +=
       entry("places", fmt::format("optimizer {}, parameters {}", place(c.optimizer_tier, c.optimizer_nvme_path),
                                   place(c.parameter_tier, c.parameter_nvme_path)));
-  text += entry(
-      "threads",
-      fmt::format("host device {}, update {}{}{}", c.device_threads, c.update_threads,
-                  c.pin_threads.value_or(false) ? ", bound to processors" : "",
-                  c.io_cores > 0 ? fmt::format(", {} left to the drive", plural(c.io_cores, "core")) : ""));
+  text += entry("threads", fmt::format("host device {}, update {} ({}){}{}", c.device_threads, c.update_threads,
+                                       cpu_adam::name_of(cpu_adam::chosen_isa()),
+                                       c.pin_threads.value_or(false) ? ", bound to processors" : "",
+                                       c.io_cores > 0 && c.pin_threads.value_or(false)
+                                           ? fmt::format(", {} left to the drive", plural(c.io_cores, "core"))
+                                           : ""));
   return text + block("assumed:", c.assumed) + block("notes:", c.notes);
 }
 

@@ -58,19 +58,24 @@ Ratio ratio_of(const std::vector<double>& values) {
 }
 
 Comparison compare(const Slice& subject, const Slice& reference, std::int64_t pieces, const SliceLimits& limits,
-                   const std::function<void(double)>& progress) {
+                   const std::function<void(double)>& progress, const Slice& rival) {
   if (pieces < 1) throw std::logic_error("compare: nothing to work on");
   for (std::int64_t piece = 0; piece < pieces; ++piece) {
     subject(piece);
     reference(piece);
+    if (rival) rival(piece);
   }
   // The control keeps a quarter of the pieces ahead: whatever piece is next was last used a round trip ago.
   Pairs measured(subject, reference, pieces, 0), control(reference, reference, pieces, pieces / 4);
+  Pairs rivals(subject, rival, pieces, pieces / 8);
   const auto begin = std::chrono::steady_clock::now();
   for (;;) {
     for (const bool reversed : {false, true}) {
       measured.run(reversed);
       control.run(reversed);
+    }
+    for (const bool reversed : {false, true}) {
+      if (rival) rivals.run(reversed);
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     const auto slices = static_cast<std::int64_t>(measured.ratios.size());
@@ -82,6 +87,7 @@ Comparison compare(const Slice& subject, const Slice& reference, std::int64_t pi
     return {.subject_seconds = quantile(measured.first_seconds, 0.5),
             .reference_seconds = quantile(measured.second_seconds, 0.5),
             .ratio = ratio_of(measured.ratios),
+            .against_rival = rival ? ratio_of(rivals.ratios) : Ratio{},
             .control = ratio_of(control.ratios),
             .slices = slices};
   }

@@ -271,6 +271,12 @@ void resolve_schedule(Draft& d) {
 
 /// As in DeepSpeed: "Adam" is AdamW unless adam_w_mode says otherwise.
 void resolve_optimizer(Draft& d) {
+  const HyperParameters& settings = d.config.optimizer;
+  if (settings.optimizer == Optimizer::sgd && settings.nesterov && settings.momentum == 0) {
+    throw refuse(fmt::format("{}: optimizer.params.nesterov without a momentum has nothing to look ahead with",
+                             d.source),
+                 "give optimizer.params.momentum, such as 0.9");
+  }
   Optimizer& optimizer = d.config.optimizer.optimizer;
   if (!has_second_moment(optimizer)) return;
   if (d.optimizer_type == "adam" && !d.adam_w_mode) {

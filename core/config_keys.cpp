@@ -455,7 +455,7 @@ std::vector<Key> own_keys() {
        [](const Config& c) { return json(c.steps); },
        true},
       {{"spillway.seed", KeyEffect::used, "a whole number",
-        "Of the first weights, the order of the data and the sample (1234)"},
+        "Of the first weights, the order of the data, the rounding of narrow state and the sample (1234)"},
        [](const Value& v, Draft& d) { d.config.seed = static_cast<std::uint64_t>(v.integer(0)); },
        [](const Config& c) { return json(c.seed); },
        true},

@@ -50,7 +50,9 @@ double Value::number(double most) const {
 
 double Value::number_below(double most) const {
   const double x = value.is_number() ? value.get<double>() : -1.0;
-  if (!(x >= 0.0 && x < most)) throw not_a(fmt::format("a number from 0 to below {}", most));
+  // What fp32 would round up to it is not below it.
+  if (!(x >= 0.0 && static_cast<float>(x) < static_cast<float>(most)))
+    throw not_a(fmt::format("a number from 0 to below {}", most));
   return x;
 }
 

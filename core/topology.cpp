@@ -37,11 +37,14 @@ Topology load(const std::string& synthetic) {
 
 /// Where no core is left for workers.
 [[noreturn]] void throw_all_reserved(std::size_t cores, int reserved_cores) {
-  throw Error(ErrorKind::configuration,
-              fmt::format("{} reserved cores leave none of the {} that this process may use to the workers",
-                          reserved_cores, cores),
-              {.hint = cores > 1 ? fmt::format("reserve at most {}", cores - 1)
-                                 : std::string("reserve none, or give the process more processors")});
+  throw Error(
+      ErrorKind::configuration,
+      fmt::format("io_cores: {} leave none of the {} cores that this process may use to the workers",
+                  reserved_cores, cores),
+      {.hint = cores > 1
+                   ? fmt::format("leave at most {} to the drive (spillway.io_cores, --io-cores)", cores - 1)
+                   : std::string("leave none (spillway.io_cores, --io-cores), or give the process "
+                                 "more processors")});
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ constexpr double integer_power(double base, std::int64_t exponent) {
 /// before).
 inline UpdateCoefficients update_coefficients(const HyperParameters& hyper, std::int64_t step,
                                               double gradient_factor) {
-  const auto is_share = [](double x) { return x >= 0.0 && x < 1.0; };
+  const auto is_share = [](double x) { return x >= 0.0 && static_cast<float>(x) < 1.0f; };
   const auto is_rate = [](double x) { return x >= 0.0 && std::isfinite(x); };
   if (step < 1 || !is_share(hyper.beta1) || !is_share(hyper.beta2) || !is_share(hyper.momentum) ||
       !is_rate(hyper.eps) || !is_rate(hyper.learning_rate) || !is_rate(hyper.weight_decay) ||

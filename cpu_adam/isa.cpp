@@ -60,7 +60,7 @@ Isa select_isa(std::string_view requested) {
   for (const Isa isa : kSlowestFirst) {
     if (name_of(isa) == requested) {
       throw Error(ErrorKind::configuration,
-                  "this processor lacks the instructions of SPILLWAY_ISA=" + std::string(requested),
+                  "this processor lacks the instructions of " + std::string(requested),
                   {.path = "SPILLWAY_ISA", .hint = "use one of " + choices + ", or leave it unset"});
     }
   }

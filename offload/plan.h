@@ -42,9 +42,9 @@ struct GradientPlanes {
   std::int64_t bytes;  ///< of all planes
 };
 
-/// No power of two: where the planes of a record are such a distance apart, their lines meet in the same banks
-/// of memory, and the update runs at two thirds of its speed.
-constexpr std::int64_t kChunkElements = 127 * 2048;
+/// Well away from powers of two: where the planes of a record are such a distance apart, their lines meet in
+/// the same banks of memory, and the update runs at two thirds of its speed.
+constexpr std::int64_t kChunkElements = 112 * 2048;
 constexpr std::int64_t kBlockBytes = 4096;           ///< what direct transfers are multiples of
 constexpr int kUpdateSlots = 3;                      ///< a chunk read, one updated, one written at a time
 constexpr int kStagingSlots = 2;                     ///< one filled while the other is emptied

@@ -81,6 +81,7 @@ TEST_F(BenchAdam, GivesAFlatRowForEveryFormatWhoseFieldsAgree) {
   const json all = rows({});
   ASSERT_EQ(formats_of(all), (std::vector<std::string>{"fp32", "bf16", "compact8"}));
   const std::map<std::string, double> bytes{{"fp32", 26.0}, {"bf16", 18.0}, {"compact8", 12.25}};
+  double first_speed = 0.0;
   for (const json& row : all) {
     SCOPED_TRACE(row.dump(1));
     for (const auto& [name, value] : row.items())
@@ -112,6 +113,14 @@ TEST_F(BenchAdam, GivesAFlatRowForEveryFormatWhoseFieldsAgree) {
     EXPECT_LT(ratio, moved / floor * 10);
     EXPECT_GT(row.at("control"), 0.1);
     EXPECT_LT(row.at("control"), 10.0);
+    if (row.at("state_format") == "fp32") {
+      EXPECT_EQ(row.at("of_fp32"), 1.0);
+    } else {
+      const double expected = speed / first_speed, of_fp32 = row.at("of_fp32");
+      EXPECT_GT(of_fp32, expected / 10);
+      EXPECT_LT(of_fp32, expected * 10);
+    }
+    if (first_speed == 0.0) first_speed = speed;
     EXPECT_GE(row.at("spread"), 0.0);
     EXPECT_GE(row.at("control_spread"), 0.0);
   }
@@ -177,7 +186,7 @@ TEST_F(BenchAdam, NumbersOfParameters) {
     refused({"bench", "adam", "--params=" + bad}, 2, {"--params", bad});
   }
   refused({"bench", "adam", "--params", "2T"}, 2, {"--params", "2T", "1,099,511,627,776"});
-  refused({"bench", "adam", "--params", "1T"}, 3, {"1,099,511,627,776", "14.0 TiB", "--params", "M fits"});
+  refused({"bench", "adam", "--params", "1T"}, 3, {"1,099,511,627,776", "24.0 TiB", "--params", "M fits"});
 }
 
 TEST_F(BenchAdam, ThreadsAndSeconds) {
@@ -344,7 +353,16 @@ TEST(Slices, RatioIsTheSubjectsSpeedAsAShare) {
   EXPECT_GE(result.subject_seconds, 2e-3);
   EXPECT_GE(result.reference_seconds, 2e-4);
   EXPECT_GT(result.control.median, 0.5);
+  EXPECT_EQ(result.against_rival.median, 0.0);
   EXPECT_THROW(compare([](std::int64_t) {}, [](std::int64_t) {}, 0, {}), std::logic_error);
+}
+
+TEST(Slices, TheRivalIsTimedInPairsWithTheSubjectInEitherOrder) {
+  std::string calls;
+  const auto note = [&](char who) { return [&calls, who](std::int64_t) { calls += who; }; };
+  const Comparison result = compare(note('A'), note('B'), 2, {.seconds = 1e-9, .slices = 4}, {}, note('R'));
+  EXPECT_EQ(calls, "ABRABR" + std::string("ABBBBABBARRA") + std::string("ABBBBABBARRA"));
+  EXPECT_GT(result.against_rival.median, 0.0);
 }
 
 TEST(Slices, Quantiles) {

@@ -191,6 +191,11 @@ TEST(Config, RefusalsNameKeyValueAndWhatIsAllowed) {
        "run.json: optimizer.params.betas is no parameter of SGD | it belongs to AdamW, Adam and Lion"},
       {R"({"optimizer": {"params": {"momentum": 0.9}}})",
        "run.json: optimizer.params.momentum is no parameter of AdamW | it belongs to SGD"},
+      {R"({"optimizer": {"type": "SGD", "params": {"nesterov": true}}})",
+       "run.json: optimizer.params.nesterov without a momentum has nothing to look ahead with | give "
+       "optimizer.params.momentum, such as 0.9"},
+      {R"({"optimizer": {"params": {"betas": [0.9, 0.99999999999]}}})",
+       "run.json: optimizer.params.betas: 0.99999999999 is not a number from 0 to below 1"},
       {R"({"optimizer": {"type": "SGD", "params": {"momentum": 1}}})",
        "run.json: optimizer.params.momentum: 1 is not a number from 0 to below 1"},
       {R"({"optimizer": {"type": "SGD", "params": {"dampening": 0.1}}})",

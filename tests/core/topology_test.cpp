@@ -80,16 +80,17 @@ TEST(Topology, ReservingEveryCoreIsAnErrorThatSaysHowManyMayBe) {
       FAIL() << reserved << " of 4 cores were reserved";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::configuration);
-      EXPECT_NE(std::string(error.what()).find(std::to_string(reserved) + " reserved cores"), std::string::npos)
+      EXPECT_NE(std::string(error.what()).find("io_cores: " + std::to_string(reserved)), std::string::npos)
           << error.what();
-      EXPECT_EQ(error.detail().hint, "reserve at most 3");
+      EXPECT_EQ(error.detail().hint, "leave at most 3 to the drive (spillway.io_cores, --io-cores)");
     }
   }
   try {
     worker_processors(machine(1, 1, 2), 1, 1);
     FAIL() << "the only core was reserved";
   } catch (const Error& error) {
-    EXPECT_EQ(error.detail().hint, "reserve none, or give the process more processors");
+    EXPECT_EQ(error.detail().hint,
+              "leave none (spillway.io_cores, --io-cores), or give the process more processors");
   }
 }
 
