@@ -33,9 +33,11 @@ std::string cheapest_text(const Setup& setup, const std::optional<Config>& cheap
   if (!cheapest) return "no placement fits";
   const StepTraffic traffic = step_traffic(setup.layout, *cheapest);
   const bool chosen = cheapest->optimizer_tier == setup.config.optimizer_tier &&
-                      cheapest->parameter_tier == setup.config.parameter_tier;
-  return fmt::format("{} --state-format {}{}: {} a step over nvme, {} between host and device",
-                     flags_of(setup, *cheapest), name_of(cheapest->state_format),
+                      cheapest->parameter_tier == setup.config.parameter_tier &&
+                      cheapest->state_format == setup.config.state_format;
+  const bool same_format = cheapest->state_format == setup.config.state_format;  // else the flags name it
+  return fmt::format("{}{}{}: {} a step over nvme, {} between host and device", flags_of(setup, *cheapest),
+                     same_format ? fmt::format(" --state-format {}", name_of(cheapest->state_format)) : "",
                      chosen ? ", which is the one above" : "",
                      format_size(traffic.nvme_written + traffic.nvme_read), format_size(traffic.copied));
 }

@@ -5,6 +5,7 @@
 #include "../core/machine.h"
 #include "../core/size.h"
 #include "../core/topology.h"
+#include "../cpu_adam/record.h"
 #include "../models/named_models.h"
 #include "../offload/traffic.h"
 #include "text.h"
@@ -146,20 +147,30 @@ Setup prepare(const TrainOptions& options) {
 }
 
 std::optional<Config> cheapest_that_fits(const Setup& setup) {
-  if (const auto found = cheapest_placement(setup.layout, setup.config, setup.limits)) return found;
-  // With a drive, perhaps.
-  Config config = setup.config;
-  for (std::string* path : {&config.parameter_nvme_path, &config.optimizer_nvme_path}) {
+  Config with_drive = setup.config;
+  for (std::string* path : {&with_drive.parameter_nvme_path, &with_drive.optimizer_nvme_path}) {
     if (path->empty()) *path = "DIR";
   }
-  return cheapest_placement(setup.layout, config, setup.limits);
+  for (const StateFormat format : {StateFormat::fp32, StateFormat::bf16, StateFormat::compact8}) {
+    const Config& chosen = setup.config;
+    const bool exists =
+        cpu_adam::RecordFormat::refusal(format, chosen.optimizer.optimizer, chosen.precision).empty();
+    if (format < chosen.state_format || !exists) continue;  // wider, or not to be had
+    for (Config config : {chosen, with_drive}) {
+      config.state_format = format;
+      if (const auto found = cheapest_placement(setup.layout, config, setup.limits)) return found;
+    }
+  }
+  return std::nullopt;
 }
 
 std::string flags_of(const Setup& setup, const Config& placement) {
   const bool needs_path =
       (placement.optimizer_tier == Tier::nvme && setup.config.optimizer_nvme_path.empty()) ||
       (placement.parameter_tier == Tier::nvme && setup.config.parameter_nvme_path.empty());
-  return placement_flags(placement) + (needs_path ? " --nvme-path DIR" : "");
+  const bool other_format = placement.state_format != setup.config.state_format;
+  return placement_flags(placement) + (needs_path ? " --nvme-path DIR" : "") +
+         (other_format ? fmt::format(" --state-format {}", name_of(placement.state_format)) : "");
 }
 
 void check_fits(const Setup& setup) {
@@ -169,7 +180,8 @@ void check_fits(const Setup& setup) {
     const auto other = cheapest_that_fits(setup);
     ErrorDetail detail = error.detail();
     detail.hint = other ? fmt::format("{} fits; or {}", flags_of(setup, *other), detail.hint)
-                        : fmt::format("no placement fits, not even on nvme; {}", detail.hint);
+                        : fmt::format("no placement fits, not even on nvme and in a narrower state format; {}",
+                                      detail.hint);
     throw Error(error.kind(), error.what(), detail);
   }
 }

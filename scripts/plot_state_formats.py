@@ -25,7 +25,7 @@ def runs_in(directory):
             runs.setdefault(name, {})[seed] = read(path)
     if "fp32" not in runs:
         fail(f"{directory}: no metrics of the state format fp32; run scripts/compare_state_formats.sh")
-    return runs
+    return {name: runs[name] for name in FORMATS if name in runs}
 
 
 def validation(rows):

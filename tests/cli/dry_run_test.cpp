@@ -97,6 +97,19 @@ TEST_F(DryRun, SaysWhatWouldDoWhereNothingFits) {
   EXPECT_TRUE(row().at("cheapest").is_null());
 }
 
+TEST_F(DryRun, NamesANarrowerStateFormatWhereOnlyThatFits) {
+  // With the gradients in host memory there is room for the slots of compact8, and not for those of fp32.
+  std::vector<std::string> limited{"--model", "decoder-25m", "--nvme-path", scratch_.root()};
+  limited.insert(limited.end(), {"--device-memory", "40M", "--host-memory", "60M"});
+  limited.insert(limited.end(), {"--offload-optimizer", "nvme", "--offload-parameters", "nvme"});
+  const Outcome refused = run(limited);
+  EXPECT_EQ(refused.exit_code, 3);
+  EXPECT_NE(refused.err.find("--state-format compact8 fits"), std::string::npos) << refused.err;
+  EXPECT_EQ(row().at("cheapest").at("state_format"), "compact8");
+  limited.insert(limited.end(), {"--state-format", "compact8"});
+  EXPECT_EQ(run(limited).exit_code, 0);
+}
+
 TEST_F(DryRun, ADriveWithoutSpaceDoesNotFit) {
   // 1.5 TB of state at least, which no drive of a test has free.
   const Outcome outcome =
