@@ -96,7 +96,7 @@ SPILLWAY_INLINE FullPlanes at(const FullPlanes& p, std::int64_t i) {
 
 /// Elements between two looks ahead, and how many ahead: the processor's own prefetching loses its way among so
 /// many streams. A prefetch of what does not exist does nothing.
-constexpr std::int64_t kRow = 32, kAhead = 256;
+constexpr std::int64_t kRow = 32, kAhead = 192;
 
 template <class T>
 SPILLWAY_INLINE void prefetch(const T* plane, std::int64_t i) {
