@@ -1,13 +1,11 @@
 #pragma once
 // How the optimizer's state is stored (D2), for one element or one group of them, on the host and on a device.
 // Like the formulas of update.h, these fix every bit.
-//
-//   fp32      low: 16 bits, m and v: fp32. The master weight reassembles without loss (split_master of
-//   update.h). bf16      low: 16 bits, m and v: bf16, stochastically rounded. Rounded to nearest, v would stand
-//   still: at
-//             beta2 = 0.999 a step changes it by less than half of bf16's spacing.
-//   compact8  low, m and v: 8 bits, and for each group of 32 elements a 16-bit scale of m and one of v, all
-//             stochastically rounded.
+// - fp32: low is 16 bits, m and v fp32. The master weight reassembles without loss (split_master of update.h).
+// - bf16: low is 16 bits, m and v bf16, stochastically rounded. Rounded to nearest, v would stand still: at
+//   beta2 = 0.999 a step changes it by less than half of bf16's spacing.
+// - compact8: low, m and v are 8 bits, and each group of 32 elements has a 16-bit scale of m and one of v, all
+//   stochastically rounded.
 #include "dtype.h"
 #include "host_device_code.h"
 
@@ -54,9 +52,9 @@ SPILLWAY_INLINE_FORMULA float decode_scale(std::uint16_t scale) {
 }
 
 /// Codes of m and v are computed with 14 bits behind the point, as integers from the mantissa of a sum with
-/// kCodeMagic (1.5 * 2^23: at this size fp32 is spaced by 1), and rounded by chance with 12 of the element's 16
-/// random bits, the 2 of the magic number and what the 12 lack to 14 leave an exact code where it is, within
-/// the error of its float.
+/// kCodeMagic (1.5 * 2^23 + 2: at this size fp32 is spaced by 1), and rounded by chance with 12 of the
+/// element's 16 random bits. Those count in fours, and 2 is added, so that a sum which is off an exact code by
+/// 2 below or 1 above goes to that code whatever is drawn: that is more than its error as a float.
 inline constexpr float kCodeOne = 16384.0f;
 inline constexpr float kCodeMagic = 12582914.0f;
 inline constexpr std::uint32_t kCodeRandomMask = 0x3ffcu;

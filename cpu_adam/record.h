@@ -40,8 +40,9 @@ class RecordFormat {
   bool has_v_;
 };
 
-/// Stores n master weights from element `first` on and makes their moments zero. With compact8 `first` is a
-/// multiple of 32, and the whole groups that they lie in become zero.
+/// Stores master weights from element `first` on, in compact8 rounded to the nearest, and makes their moments
+/// zero. With compact8 `first` is a multiple of 32 (std::logic_error), and the last group is stored whole or is
+/// the planes' last: its scales become zero.
 void store_weights(const Planes& planes, std::int64_t first, std::span<const float> weights);
 /// The master weights of as many elements as `weights` holds, from element `first` on.
 void load_weights(const Planes& planes, std::int64_t first, std::span<float> weights);

@@ -4,8 +4,7 @@
 //   Float, Bits, Double   xsimd batches of float, uint32 and double; `width` floats
 //   fma(x, y, z)          one rounding (xsimd 8.1 has no fused form for AVX-512)
 //   load_unsigned16, load_signed16, store16
-//                         `width` elements of 16 bits, widened to and narrowed from 32 (the upper half is cut
-//                         off)
+//                         `width` elements of 16 bits, widened to and narrowed from 32 (by cutting off)
 //   low_half, high_half   half of the floats, as doubles
 //   largest(bits)         the largest of the unsigned lanes
 // Where all planes are narrow, two vectors are worked on at a time, the elements of even and those of odd
@@ -13,10 +12,10 @@
 //   load, store           a register of 2 width 16-bit elements, anywhere
 //   blend16(low, high)    of each lane the low half of one and the high half of the other
 //   load_signed8, load_unsigned8, store8
-//                         2 width bytes, widened to and narrowed from 16 bits (the upper half is cut off)
-//   decode_low, encode_low   of core/state_format.h, in 16-bit lanes; `random` has the even elements' bits in
-//   the
-//                         high halves of its 32-bit lanes
+//                         2 width bytes, widened to and narrowed from 16 bits (by cutting off)
+//   decode_low, encode_low(low, random)
+//                         of core/state_format.h, in 16-bit lanes; random_pairs() says where the random bits
+//                         lie
 //   separate(first, second)  2 width consecutive floats become those of even and those of odd number
 // Everything here has internal linkage, and nothing from std:: is called: an inline function with a weak
 // symbol, compiled for AVX-512, could be the copy that the linker keeps for the whole program.

@@ -41,8 +41,9 @@ struct UpdateSegment {
 inline constexpr std::int64_t kUpdateBlock = 16384;
 
 /// Updates the segments, spread over the workers in blocks of kUpdateBlock; elements outside every segment
-/// (frozen parameters, padding) are neither read nor written. Segments ascend and do not overlap
-/// (std::logic_error). Returns what update() returns, over all of them.
+/// (frozen parameters, padding) are neither read nor written, but in compact8 a segment's last group has its
+/// scales to itself. Segments ascend and do not overlap (std::logic_error). Returns what update() returns, over
+/// all of them.
 bool update(Isa isa, Workers& workers, const Planes& planes, Gradient gradient,
             std::span<const UpdateSegment> segments);
 
