@@ -293,14 +293,16 @@ inline UpdateCoefficients drawn_coefficients(Draw& draw, Optimizer optimizer) {
   HyperParameters hyper;
   hyper.optimizer = optimizer;
   hyper.learning_rate = zero_or(draw.uniform() * 0.1);
-  hyper.beta1 = zero_or(draw.uniform());
-  hyper.beta2 = zero_or(1.0 - draw.uniform() * 0.1);
+  hyper.beta1 = zero_or(draw.uniform() * 0.999999);  // below 1 in fp32 too
+  hyper.beta2 = zero_or(0.999999 - draw.uniform() * 0.1);
   hyper.eps = zero_or(draw.uniform() * 1e-6);
   hyper.weight_decay = zero_or(draw.uniform());
-  hyper.momentum = zero_or(draw.uniform());
+  hyper.momentum = zero_or(draw.uniform() * 0.999999);
   hyper.nesterov = draw.bits() % 2 == 0;
-  return update_coefficients(hyper, steps[draw.bits() % std::size(steps)],
-                             draw.bits() % 4 == 0 ? 1.0 : draw.uniform());
+  // One after another: the order of arguments is the compiler's.
+  const std::int64_t step = steps[draw.bits() % std::size(steps)];
+  const double factor = draw.bits() % 4 == 0 ? 1.0 : draw.uniform();
+  return update_coefficients(hyper, step, factor);
 }
 
 /// A group of compact8 whose moments are those of `elements`, by the scalar formulas; `count` of them.
