@@ -40,6 +40,8 @@ struct Key {
 
 /// Keys with an effect, and those that will have one.
 const std::vector<Key>& used_keys();
+/// Of them those of the optimizer and the learning rate's scheduler (config_training_keys.cpp).
+std::vector<Key> training_keys();
 /// Keys that are ignored, or refused when they are switched on. With everything inside where they are sections.
 const std::vector<KeyInfo>& other_keys();
 
