@@ -184,7 +184,7 @@ std::vector<Plane> planes_by_name(const cpu_adam::FullPlanes& p, std::int64_t n)
   return {plane("master", p.master, n), plane("m", p.m, n), plane("v", p.v, n)};
 }
 std::vector<Plane> planes_by_name(const cpu_adam::Compact8Planes& p, std::int64_t n) {
-  const std::int64_t groups = (n + kCompactGroup - 1) / kCompactGroup;
+  const std::int64_t groups = compact_groups(n);
   return {plane("high", p.high, n),
           plane("low", p.low, n),
           plane("m", p.m, n),

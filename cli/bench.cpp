@@ -25,15 +25,10 @@ CLI::App* add_bench(CLI::App& program, BenchOptions& options) {
 }
 
 nlohmann::json bench_row(std::string_view command) {
-  const Machine machine = this_machine();
   return {{"version", SPILLWAY_VERSION},
           {"format_version", kBenchFormatVersion},
           {"command", command},
-          {"machine",
-           {{"processor", machine.processor},
-            {"processors", machine.processors},
-            {"memory_bytes", machine.memory_bytes},
-            {"system", machine.system}}}};
+          {"machine", machine_json()}};
 }
 
 }  // namespace spillway::cli

@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -97,10 +96,7 @@ std::int64_t parameters_of(const std::string& typed) {
 }
 
 Isa isa_of(const std::string& typed) {
-  if (typed.empty()) {
-    const char* requested = std::getenv("SPILLWAY_ISA");
-    return cpu_adam::select_isa(requested != nullptr ? requested : "");
-  }
+  if (typed.empty()) return cpu_adam::chosen_isa();
   std::vector<std::string_view> names;
   for (const Isa isa : cpu_adam::supported_isas()) {
     if (name_of(isa) == typed) return isa;

@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include <nlohmann/json.hpp>
 #include <sys/utsname.h>
 
 namespace spillway::cli {
@@ -23,6 +24,14 @@ Machine this_machine() {
     machine.system = std::string(name.sysname) + " " + name.release + " " + name.machine;
   }
   return machine;
+}
+
+nlohmann::json machine_json() {
+  const Machine machine = this_machine();
+  return {{"processor", machine.processor},
+          {"processors", machine.processors},
+          {"memory_bytes", machine.memory_bytes},
+          {"system", machine.system}};
 }
 
 }  // namespace spillway::cli

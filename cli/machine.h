@@ -2,6 +2,8 @@
 #include <cstdint>
 #include <string>
 
+#include <nlohmann/json_fwd.hpp>
+
 namespace spillway::cli {
 
 /// What figures were measured on. Empty or 0 where the system does not say.
@@ -13,5 +15,7 @@ struct Machine {
 };
 
 Machine this_machine();
+/// The same, as every row of JSON holds it under "machine".
+nlohmann::json machine_json();
 
 }  // namespace spillway::cli

@@ -242,7 +242,6 @@ json planned_by_name(const TierPlan& plan) {
 }
 
 json row_of(const Setup& setup, std::string_view command) {
-  const Machine machine = this_machine();
   return {{"version", SPILLWAY_VERSION},
           {"format_version", kReportFormatVersion},
           {"command", command},
@@ -251,11 +250,7 @@ json row_of(const Setup& setup, std::string_view command) {
           {"notes", setup.config.notes},
           {"params", setup.layout.parameter_count()},
           {"units", setup.layout.units().size()},
-          {"machine",
-           {{"processor", machine.processor},
-            {"processors", machine.processors},
-            {"memory_bytes", machine.memory_bytes},
-            {"system", machine.system}}}};
+          {"machine", machine_json()}};
 }
 
 std::string list_of(json row) {

@@ -39,6 +39,10 @@ inline constexpr std::uint32_t kInfiniteBf16Bits = 0x7f7f0001u;
 
 /// Elements that share a scale. Groups follow the element's index in its parameter.
 inline constexpr int kCompactGroup = 32;
+/// Groups of n elements, the last one perhaps shorter.
+constexpr std::int64_t compact_groups(std::int64_t n) {
+  return (n + kCompactGroup - 1) / kCompactGroup;
+}
 
 /// A scale holds 8 bits of exponent and 8 of mantissa, as in the middle of an fp32 number: fp16's range is too
 /// narrow for the roots of v. One of the two neighbours of x, by `random` (15 bits), so that the mean is x. x

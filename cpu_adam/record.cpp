@@ -7,10 +7,6 @@
 namespace spillway::cpu_adam {
 namespace {
 
-std::int64_t groups_of(std::int64_t elements) {
-  return (elements + kCompactGroup - 1) / kCompactGroup;
-}
-
 /// Hands out the pieces of a buffer.
 class Pieces {
  public:
@@ -38,8 +34,8 @@ void clear(const FullPlanes& p, std::int64_t first, std::int64_t n) {
 void clear(const Compact8Planes& p, std::int64_t first, std::int64_t n) {
   std::fill_n(p.m + first, n, std::int8_t{0});
   std::fill_n(p.v + first, n, std::uint8_t{0});
-  std::fill_n(p.m_scales + first / kCompactGroup, groups_of(n), std::uint16_t{0});
-  std::fill_n(p.v_scales + first / kCompactGroup, groups_of(n), std::uint16_t{0});
+  std::fill_n(p.m_scales + first / kCompactGroup, compact_groups(n), std::uint16_t{0});
+  std::fill_n(p.v_scales + first / kCompactGroup, compact_groups(n), std::uint16_t{0});
 }
 
 template <class M>
@@ -87,7 +83,7 @@ RecordFormat::RecordFormat(StateFormat format, Optimizer optimizer, DType weight
 }
 
 std::int64_t RecordFormat::bytes(std::int64_t n) const {
-  if (format_ == StateFormat::compact8) return 3 * n + 2 * 2 * groups_of(n);
+  if (format_ == StateFormat::compact8) return 3 * n + 2 * 2 * compact_groups(n);
   const std::int64_t moment = format_ == StateFormat::fp32 ? 4 : 2;
   return n * (moment * (has_v_ ? 2 : 1) + (weight_ == DType::fp32 ? 0 : 2));
 }
@@ -102,8 +98,8 @@ Planes RecordFormat::planes(std::byte* weights, std::byte* record, std::int64_t 
   auto* high = reinterpret_cast<BFloat16*>(weights);
   if (format_ == StateFormat::compact8) {
     Compact8Planes p{.high = high};
-    p.m_scales = pieces.take<std::uint16_t>(groups_of(n));
-    p.v_scales = pieces.take<std::uint16_t>(groups_of(n));
+    p.m_scales = pieces.take<std::uint16_t>(compact_groups(n));
+    p.v_scales = pieces.take<std::uint16_t>(compact_groups(n));
     p.m = pieces.take<std::int8_t>(n);
     p.v = pieces.take<std::uint8_t>(n);
     p.low = pieces.take<std::int8_t>(n);

@@ -33,7 +33,7 @@ Streams streams_of(const FullPlanes& p, std::int64_t n) {
   return {stream(p.master, n), stream(p.m, n), stream(p.v, n)};
 }
 Streams streams_of(const Compact8Planes& p, std::int64_t n) {
-  const std::int64_t groups = (n + kCompactGroup - 1) / kCompactGroup;
+  const std::int64_t groups = compact_groups(n);
   return {stream(p.high, n), stream(p.low, n),           stream(p.m, n),
           stream(p.v, n),    stream(p.m_scales, groups), stream(p.v_scales, groups)};
 }
