@@ -1,68 +1,26 @@
 #include "file.h"
 
-#include "../core/error.h"
+#include "file_system.h"
 
-#include <algorithm>
-#include <cerrno>
 #include <stdexcept>
-#include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/magic.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 namespace spillway::aio {
 namespace {
 
-constexpr const char* what_for =
-    "name a directory on a local drive (ext4 or xfs, for example) that this user may write";
-
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return number_; }
-  int release() { return std::exchange(number_, -1); }
-
- private:
-  int number_;
-};
-
-/// Repeats a system call that a signal interrupted.
-template <typename Call>
-auto uninterrupted(Call call) {
-  for (;;) {
-    const auto result = call();
-    if (result != -1 || errno != EINTR) return result;
-  }
-}
-
-Error unusable(const std::string& message, const std::string& directory, int error_number,
-               const char* operation, std::string hint = what_for) {
-  return Error(
-      ErrorKind::io, message,
-      {.operation = operation, .path = directory, .error_number = error_number, .hint = std::move(hint)});
-}
-
-Error no_space(const std::string& directory, std::int64_t needed, std::int64_t free, int error_number) {
-  return Error(
-      ErrorKind::resources,
-      fmt::format("not enough space for swapping: {} bytes are needed and {} bytes are free", needed, free),
-      {.operation = "reserve",
-       .path = directory,
-       .length = needed,
-       .error_number = error_number,
-       .hint = "free some space there, or name a directory on a larger drive"});
+Error too_many_files(const std::string& path, int error_number) {
+  return Error(ErrorKind::resources, "too many open files",
+               {.operation = "open",
+                .path = path,
+                .error_number = error_number,
+                .hint = "raise the limit on open files (ulimit -n)"});
 }
 
 /// What an errno of opening means to whoever chose the directory.
@@ -81,10 +39,6 @@ Error cannot_open(const std::string& directory, int error_number) {
     case EROFS:
       return unusable("the directory for swapping is on a read-only file system", directory, error_number,
                       operation);
-    case EINVAL:
-    case EOPNOTSUPP:
-      return unusable("the file system of the directory for swapping has no direct I/O", directory,
-                      error_number, operation);
     case ENOSPC:
     case EDQUOT:
       return Error(ErrorKind::resources, "no room for another file in the directory for swapping",
@@ -94,29 +48,46 @@ Error cannot_open(const std::string& directory, int error_number) {
                     .hint = "free space or inodes there, or raise the quota"});
     case EMFILE:
     case ENFILE:
-      return Error(ErrorKind::resources, "too many open files",
-                   {.operation = operation,
-                    .path = directory,
-                    .error_number = error_number,
-                    .hint = "raise the limit on open files (ulimit -n)"});
+      return too_many_files(directory, error_number);
     default:
       return unusable("cannot create a file in the directory for swapping", directory, error_number, operation);
   }
 }
 
-/// The type and not a trial decides: recent kernels accept O_DIRECT, O_TMPFILE and fallocate on tmpfs.
-void refuse_memory(int descriptor, const std::string& directory) {
-  struct statfs status {};
-  if (uninterrupted([&] { return ::fstatfs(descriptor, &status); }) != 0) throw cannot_open(directory, errno);
-  const auto type = static_cast<unsigned long>(status.f_type);
-  const char* name = nullptr;
-  if (type == TMPFS_MAGIC) name = "tmpfs";
-  if (type == RAMFS_MAGIC) name = "ramfs";
-  if (type == HUGETLBFS_MAGIC) name = "hugetlbfs";
-  if (name != nullptr) {
-    throw unusable(fmt::format("the directory for swapping is on {}, which is memory, not a drive", name),
-                   directory, 0, "open");
+/// Likewise to whoever named a file.
+Error cannot_open_existing(const std::string& path, int error_number) {
+  const char* const operation = "open";
+  const char* const hint = "name another";
+  switch (error_number) {
+    case ENOENT:
+    case ENOTDIR:
+      return unusable("the file does not exist", path, error_number, operation, hint);
+    case EACCES:
+    case EPERM:
+      return unusable("no permission to read and write the file", path, error_number, operation, hint);
+    case EROFS:
+      return unusable("the file is on a read-only file system", path, error_number, operation, hint);
+    case EISDIR:
+      return unusable("the path is a directory, not a file", path, error_number, operation, hint);
+    case EBUSY:
+    case ETXTBSY:
+      return unusable("the file or device is in use", path, error_number, operation,
+                      "unmount it or stop what uses it, or name another");
+    case EMFILE:
+    case ENFILE:
+      return too_many_files(path, error_number);
+    default:
+      return unusable("cannot open the file", path, error_number, operation, hint);
   }
+}
+
+int flags_for(const FileOptions& options) {
+  return O_RDWR | O_CLOEXEC | (options.direct ? O_DIRECT : 0);
+}
+
+/// File systems without direct I/O refuse the flag with one of these.
+bool refuses_direct(const FileOptions& options, int error_number) {
+  return options.direct && (error_number == EINVAL || error_number == EOPNOTSUPP);
 }
 
 std::string random_name() {
@@ -128,111 +99,122 @@ std::string random_name() {
   return fmt::format(".spillway-{:016x}{:016x}", bits[0], bits[1]);
 }
 
-int open_anonymous(int parent, const std::string& directory) {
-  constexpr int flags = O_RDWR | O_DIRECT | O_CLOEXEC;
+/// Whether the file has a name, although the last one was removed: a network file system, or one in user space,
+/// hides what is still open under another.
+bool has_hidden_name(int descriptor) {
+  struct stat status {};
+  return uninterrupted([&] { return ::fstat(descriptor, &status); }) == 0 && status.st_nlink > 0;
+}
+
+void open_anonymous(File::Handle& handle, const FileOptions& options) {
   constexpr mode_t owner_only = 0600;
-  const int unnamed = uninterrupted([&] { return ::openat(parent, ".", flags | O_TMPFILE, owner_only); });
-  if (unnamed >= 0) return unnamed;
+  const std::string& directory = handle.directory;
+  const Descriptor parent(
+      uninterrupted([&] { return ::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC); }));
+  if (parent.get() < 0) throw cannot_open(directory, errno);
+  refuse_memory(parent.get(), directory, options.allow_memory);
+
+  const int flags = flags_for(options);
+  handle.descriptor = uninterrupted([&] { return ::openat(parent.get(), ".", flags | O_TMPFILE, owner_only); });
+  if (handle.descriptor >= 0) return;
   // Kernels and file systems without O_TMPFILE answer with one of these; 128 random bits then make the name, so
   // that two jobs cannot meet, and it lives for one system call.
+  if (errno == EINVAL && refuses_direct(options, errno)) throw no_direct_io(directory, errno, "open");
   if (errno != EOPNOTSUPP && errno != EISDIR) throw cannot_open(directory, errno);
   const std::string name = random_name();
-  Descriptor named(
-      uninterrupted([&] { return ::openat(parent, name.c_str(), flags | O_CREAT | O_EXCL, owner_only); }));
+  handle.descriptor =
+      uninterrupted([&] { return ::openat(parent.get(), name.c_str(), flags | O_CREAT | O_EXCL, owner_only); });
   const int open_error = errno;
   // Also after a failure: a file system that refuses O_DIRECT has created the file before it says so.
-  const bool removed = ::unlinkat(parent, name.c_str(), 0) == 0;
-  if (named.get() < 0) throw cannot_open(directory, open_error);
+  const bool removed = ::unlinkat(parent.get(), name.c_str(), 0) == 0;
+  const int remove_error = errno;
+  if (handle.descriptor < 0) {
+    throw refuses_direct(options, open_error) ? no_direct_io(directory, open_error, "open")
+                                              : cannot_open(directory, open_error);
+  }
   if (!removed) {
-    throw unusable(fmt::format("cannot remove the name {} of a file just created", name), directory, errno,
-                   "unlink");
+    throw unusable(fmt::format("cannot remove the name {} of a file just created", name), directory,
+                   remove_error, "unlink");
   }
-  return named.release();
+  if (has_hidden_name(handle.descriptor)) {
+    handle.notes.push_back(
+        fmt::format("{} is on a file system that keeps a hidden name for the file until the run ends: it stays "
+                    "behind where this machine stops before that",
+                    on_one_line(directory)));
+  }
 }
 
-std::int64_t alignment_of(int descriptor, const std::string& directory) {
-  struct statx status {};
-  if (uninterrupted([&] { return ::statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status); }) != 0 ||
-      (status.stx_mask & STATX_DIOALIGN) == 0) {
-    return direct_io_alignment;  // a kernel before 6.1, or a file system that does not say
+/// What stat says of a path; its type only.
+mode_t type_of(const std::string& path) {
+  struct stat status {};
+  if (uninterrupted([&] { return ::stat(path.c_str(), &status); }) != 0)
+    throw cannot_open_existing(path, errno);
+  if (S_ISDIR(status.st_mode)) throw cannot_open_existing(path, EISDIR);
+  if (!S_ISREG(status.st_mode) && !S_ISBLK(status.st_mode)) {
+    throw unusable("the path is neither a file nor a block device", path, 0, "open", "name another");
   }
-  if (status.stx_dio_offset_align == 0) {
-    throw unusable("the file system of the directory for swapping has no direct I/O", directory, 0, "statx");
-  }
-  return std::max(
-      {direct_io_alignment, std::int64_t{status.stx_dio_offset_align}, std::int64_t{status.stx_dio_mem_align}});
+  return status.st_mode & S_IFMT;
 }
 
-std::int64_t free_bytes(int descriptor, const std::string& directory) {
-  struct statvfs status {};
-  if (uninterrupted([&] { return ::fstatvfs(descriptor, &status); }) != 0) {
-    throw unusable("cannot tell how much space is free for swapping", directory, errno, "statvfs");
-  }
-  return static_cast<std::int64_t>(status.f_bavail * status.f_frsize);
-}
-
-Error too_large(const std::string& directory, std::int64_t bytes, int error_number) {
-  return Error(ErrorKind::resources, fmt::format("a file of {} bytes is larger than is allowed", bytes),
-               {.operation = "reserve",
-                .path = directory,
-                .length = bytes,
-                .error_number = error_number,
-                .hint = "raise the limit on file size (ulimit -f), or use several directories"});
-}
-
-/// Returns the bytes reserved: those asked for, rounded up to the alignment.
-std::int64_t reserve(int descriptor, const std::string& directory, std::int64_t bytes, std::int64_t alignment) {
-  // Asked first, because a file system may fill itself up before it finds that the space does not suffice.
-  const std::int64_t free = free_bytes(descriptor, directory);
-  if (bytes > free) throw no_space(directory, bytes, free, 0);
-  const std::int64_t size = (bytes + alignment - 1) / alignment * alignment;
-  if (size > free) throw no_space(directory, size, free, 0);
-  // Passing this limit raises SIGXFSZ, which ends a program that has no handler for it.
-  struct rlimit limit {};
-  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < static_cast<rlim_t>(size)) {
-    throw too_large(directory, size, 0);
-  }
-  if (uninterrupted([&] { return ::fallocate(descriptor, 0, 0, size); }) == 0) return size;
-  const int error_number = errno;
-  switch (error_number) {
-    case ENOSPC:
-    case EDQUOT:
-      throw no_space(directory, size, free_bytes(descriptor, directory), error_number);
-    case EFBIG:
-      throw too_large(directory, size, error_number);
-    case EOPNOTSUPP:
-    case ENOSYS:
-      throw unusable("the file system of the directory for swapping cannot reserve space", directory,
-                     error_number, "reserve");
-    default:
-      throw unusable("cannot reserve space in the directory for swapping", directory, error_number, "reserve");
-  }
+void settle_alignment(File::Handle& handle, bool may_write) {
+  handle.alignment = handle.memory_alignment = 1;
+  if (!handle.direct) return;
+  auto found = told_alignments(handle.descriptor, handle.directory);
+  if (!found) found = tried_alignments(handle.descriptor, handle.directory, may_write);
+  handle.alignment = found->offset;
+  handle.memory_alignment = found->memory;
 }
 
 }  // namespace
 
-DirectFile::Handle::~Handle() {
+File::Handle::~Handle() {
   if (descriptor >= 0) ::close(descriptor);
 }
 
-const std::shared_ptr<const DirectFile::Handle>& DirectFile::handle() const {
-  if (!handle_) throw std::logic_error("DirectFile: used after it was moved from");
+const std::shared_ptr<const File::Handle>& File::handle() const {
+  if (!handle_) throw std::logic_error("File: used after it was moved from");
   return handle_;
 }
 
-DirectFile DirectFile::create_anonymous(const std::string& directory, std::int64_t bytes) {
-  if (bytes <= 0) throw std::logic_error(fmt::format("DirectFile::create_anonymous: {} bytes", bytes));
-  const Descriptor parent(
-      uninterrupted([&] { return ::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC); }));
-  if (parent.get() < 0) throw cannot_open(directory, errno);
-  refuse_memory(parent.get(), directory);
-
+File File::create(const std::string& directory, std::int64_t bytes, const FileOptions& options) {
+  if (bytes <= 0) throw std::logic_error(fmt::format("File::create: {} bytes", bytes));
   auto handle = std::make_shared<Handle>();
   handle->directory = directory;
-  handle->descriptor = open_anonymous(parent.get(), directory);
-  handle->alignment = alignment_of(handle->descriptor, directory);
-  handle->size = reserve(handle->descriptor, directory, bytes, handle->alignment);
-  return DirectFile(std::move(handle));
+  handle->direct = options.direct;
+  open_anonymous(*handle, options);
+  auto copy_note = settle_copy_on_write(handle->descriptor, directory);
+  settle_alignment(*handle, true);
+  auto [size, reserve_note] = reserve(handle->descriptor, directory, bytes, handle->alignment);
+  handle->size = size;
+  // Without any reservation it does not matter whether one would hold.
+  if (reserve_note) copy_note = std::move(reserve_note);
+  if (copy_note) handle->notes.push_back(std::move(*copy_note));
+  return File(std::move(handle));
+}
+
+File File::open_existing(const std::string& path, const FileOptions& options) {
+  const mode_t type = type_of(path);
+  auto handle = std::make_shared<Handle>();
+  handle->directory = path;
+  handle->direct = options.direct;
+  // A block device that is mounted, or part of an array, is refused: writing there destroys what it holds.
+  const int flags = flags_for(options) | (S_ISBLK(type) ? O_EXCL : 0);
+  handle->descriptor = uninterrupted([&] { return ::open(path.c_str(), flags); });
+  if (handle->descriptor < 0) {
+    throw refuses_direct(options, errno) ? no_direct_io(path, errno, "open")
+                                         : cannot_open_existing(path, errno);
+  }
+  // Of a device, this would be where its name lies.
+  if (S_ISREG(type)) refuse_memory(handle->descriptor, path, options.allow_memory);
+  settle_alignment(*handle, false);
+  const off_t end = ::lseek(handle->descriptor, 0, SEEK_END);  // also of a block device
+  if (end < 0) throw cannot_open_existing(path, errno);
+  handle->size = end - end % handle->alignment;
+  if (handle->size == 0) {
+    throw unusable(fmt::format("the file has {} bytes, and at least {} are needed", end, handle->alignment),
+                   path, 0, "open", "name a larger one");
+  }
+  return File(std::move(handle));
 }
 
 }  // namespace spillway::aio

@@ -1,29 +1,55 @@
-#include "../core/error.h"
-#include "ring.h"
+#include "io_uring_setup.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <deque>
+#include <cstring>
+#include <functional>
+#include <limits>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
-#include <liburing.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 namespace spillway::aio {
 namespace {
 
 using namespace std::chrono_literals;
 
-/// No single-issuer ring: it would refuse a queue that was made on one thread and is used on another.
+/// What an entry's user_data says where it is none of the operations, which are named by their places.
+constexpr std::uint64_t wake_mark = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint64_t cancel_mark = wake_mark - 1;
+constexpr std::uint64_t ignored_mark = wake_mark - 2;
+
+/// start() only takes operations down: reap(), which follows, hands them over and waits in one system call.
 class IoUring final : public Ring {
  public:
-  explicit IoUring(unsigned depth) : depth_(depth) {
-    const int result = ::io_uring_queue_init(depth, &ring_, 0);
-    if (result < 0) throw cannot_set_up(-result, depth);
+  IoUring(const RingOptions& options, std::size_t first_set)
+      : depth_(options.depth), first_set_(first_set), sqpoll_(options.sqpoll) {
+    places_.resize(depth_);
+    free_.reserve(depth_);
+    for (unsigned place = depth_; place-- > 0;) free_.push_back(place);
+    backlog_.reserve(depth_);
+    failed_.reserve(depth_);
+    event_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    const int event_error = errno;
+    if (event_ < 0) throw cannot_set_up(event_error, depth_);
+    if (const int error = set_up(ring_, options.iopoll); error != 0) {
+      ::close(event_);
+      throw cannot_set_up(error, depth_);
+    }
+    ::io_uring_register_ring_fd(&ring_);  // a look-up less in each call, where the kernel has it
   }
-  ~IoUring() override { ::io_uring_queue_exit(&ring_); }
+  ~IoUring() override {
+    ::io_uring_queue_exit(&ring_);
+    ::close(event_);
+  }
   IoUring(const IoUring&) = delete;
   IoUring& operator=(const IoUring&) = delete;
 
@@ -31,36 +57,42 @@ class IoUring final : public Ring {
 
   void start(std::span<const Operation> operations) noexcept override {
     for (const Operation& operation : operations) {
-      if (broken_ != 0) {
-        failed_.push_back({operation.tag, -broken_});
+      if (broken_ != 0 || free_.empty()) {
+        failed_.push_back({operation.tag, broken_ != 0 ? -broken_ : -EBUSY});
         continue;
       }
-      // Never null: the ring has at least depth_ entries, and the caller keeps within them.
-      io_uring_sqe* const entry = ::io_uring_get_sqe(&ring_);
-      const auto bytes = static_cast<unsigned>(operation.bytes);
-      const auto offset = static_cast<std::uint64_t>(operation.offset);
-      if (operation.direction == Direction::read) {
-        ::io_uring_prep_read(entry, operation.descriptor, operation.memory, bytes, offset);
-      } else {
-        ::io_uring_prep_write(entry, operation.descriptor, operation.memory, bytes, offset);
-      }
-      entry->user_data = operation.tag;
-      unsubmitted_.push_back(operation.tag);
+      const unsigned place = free_.back();
+      free_.pop_back();
+      places_[place] = operation;
+      backlog_.push_back(place);
     }
-    submit();
   }
 
   std::size_t reap(std::span<Completion> completions, bool wait) noexcept override {
-    for (int attempt = 0;; ++attempt) {
-      const int refusal = submit();
-      const std::size_t count = collect(completions);
-      if (count > 0 || !wait || (in_kernel_ == 0 && unsubmitted_.empty())) return count;
-      if (in_kernel_ > 0) {
-        io_uring_cqe* entry = nullptr;
-        const int result = ::io_uring_wait_cqe(&ring_, &entry);
-        // Completions arrive in shared memory also where the kernel refuses to wait for them.
-        if (result < 0 && result != -EINTR) std::this_thread::sleep_for(1ms);
-      } else if (attempt < patience) {
+    if (completions.empty()) return 0;
+    for (int refusals = 0;;) {
+      bool woken = false;
+      if (leaving_poll_ && in_kernel() == 0) stop_polling();
+      bool block = wait && failed_.empty() && in_flight() > 0 && ::io_uring_cq_ready(&ring_) == 0;
+      prepare(block);
+      if (block) {
+        // With wake(): either it sees that this waits, or this sees that it was called.
+        waiting_.store(true);
+        woken = woken_.exchange(false);
+        block = !woken;
+      }
+      const int refusal = enter(block);
+      if (waiting_.load(std::memory_order_relaxed)) {
+        waiting_.store(false);
+        woken = woken_.exchange(false) || woken;
+      }
+      const std::size_t count = collect(completions, woken);
+      if (count > 0 || woken || !wait || (in_flight() == 0 && failed_.empty())) return count;
+      if (refusal == 0) continue;
+      if (in_kernel() > 0) {
+        // Completions may arrive in shared memory also where the kernel refuses to wait for them.
+        if (refusal != EINTR) std::this_thread::sleep_for(1ms);
+      } else if (++refusals < patience) {
         std::this_thread::sleep_for(1ms);  // a shortage of the kernel's, for the moment
       } else {
         give_up(refusal);
@@ -68,88 +100,215 @@ class IoUring final : public Ring {
     }
   }
 
+  void wake() noexcept override {
+    if (woken_.exchange(true) || !waiting_.load()) return;
+    const std::uint64_t one = 1;
+    // It can only fail where the event is set already.
+    [[maybe_unused]] const auto written = ::write(event_, &one, sizeof one);
+  }
+
+  void cancel() noexcept override {
+    for (const unsigned place : backlog_) fail(place, ECANCELED);
+    backlog_.clear();
+    cancel_wanted_ = true;
+  }
+
+  int register_file(int slot, int descriptor) noexcept override {
+    if (slot < 0 || slot >= maximum_slots) return EINVAL;
+    static_cast<void>(descriptor);
+    return ENOTSUP;
+  }
+
+  int register_memory(int slot, std::span<std::byte> memory) noexcept override {
+    if (slot < 0 || slot >= maximum_slots) return EINVAL;
+    static_cast<void>(memory);
+    return ENOTSUP;
+  }
+
+  RingReport report() const override {
+    RingReport report = report_;
+    report.single_issuer = (ring_.flags & IORING_SETUP_SINGLE_ISSUER) != 0;
+    report.deferred_task_run = (ring_.flags & IORING_SETUP_DEFER_TASKRUN) != 0;
+    report.sqpoll = (ring_.flags & IORING_SETUP_SQPOLL) != 0;
+    report.iopoll = polls() && !leaving_poll_;
+    return report;
+  }
+
  private:
   /// Attempts, a millisecond apart, to start something while nothing is in flight.
   static constexpr int patience = 1000;
 
-  static Error cannot_set_up(int error_number, unsigned depth) {
-    std::string hint;
-    switch (error_number) {
-      case ENOSYS:
-      case EPERM:
-      case EACCES:
-        hint =
-            "allow io_uring: sysctl kernel.io_uring_disabled=0, and a container's seccomp profile that permits "
-            "io_uring_setup, io_uring_enter and io_uring_register";
-        break;
-      case ENOMEM:
-        hint = "raise the limit on locked memory (ulimit -l), or use a smaller queue depth";
-        break;
-      case EMFILE:
-      case ENFILE:
-        hint = "raise the limit on open files (ulimit -n)";
-        break;
-      default:
-        hint = "a Linux kernel of version 5.6 or later is needed";
-    }
-    return Error(ErrorKind::io, fmt::format("cannot set up an io_uring of depth {}", depth),
-                 {.operation = "io_uring_setup", .error_number = error_number, .hint = std::move(hint)});
+  bool polls() const noexcept { return (ring_.flags & IORING_SETUP_IOPOLL) != 0; }
+  std::size_t in_flight() const noexcept { return depth_ - free_.size(); }
+
+  int set_up(io_uring& ring, bool iopoll) {
+    // Entries of its own: to be woken, and to cancel.
+    const unsigned entries = std::min(depth_ + 2, maximum_depth);
+    return set_up_ring(ring, {entries, sqpoll_, iopoll, first_set_}, report_.notes);
   }
 
-  /// Returns 0, or the errno of a refusal that may pass: a completion must come, or memory be found, first.
-  int submit() noexcept {
-    while (!unsubmitted_.empty()) {
-      const int result = ::io_uring_submit(&ring_);
-      if (result > 0) {
-        const auto count = std::min(static_cast<std::size_t>(result), unsubmitted_.size());
-        unsubmitted_.erase(unsubmitted_.begin(), unsubmitted_.begin() + static_cast<std::ptrdiff_t>(count));
-        in_kernel_ += count;
-      } else if (result == 0 || result == -EINTR || result == -EAGAIN || result == -EBUSY ||
-                 result == -ENOMEM) {
-        return result == 0 ? EAGAIN : -result;
-      } else {
-        give_up(-result);
+  void fail(unsigned place, int error_number) noexcept {
+    failed_.push_back({places_[place].tag, -error_number});
+    free_.push_back(place);
+  }
+
+  void fill(io_uring_sqe* entry, unsigned place) noexcept {
+    const Operation& operation = places_[place];
+    const auto bytes = static_cast<unsigned>(operation.bytes);
+    const auto offset = static_cast<std::uint64_t>(operation.offset);
+    if (operation.direction == Direction::read) {
+      ::io_uring_prep_read(entry, operation.descriptor, operation.memory, bytes, offset);
+    } else {
+      ::io_uring_prep_write(entry, operation.descriptor, operation.memory, bytes, offset);
+    }
+    entry->user_data = place;
+  }
+
+  /// Makes entries of what is to be handed over.
+  void prepare(bool block) noexcept {
+    if (broken_ != 0 || leaving_poll_) return;
+    std::size_t taken = 0;
+    for (; taken < backlog_.size(); ++taken) {
+      io_uring_sqe* const entry = ::io_uring_get_sqe(&ring_);
+      if (entry == nullptr) break;
+      fill(entry, backlog_[taken]);
+    }
+    backlog_.erase(backlog_.begin(), backlog_.begin() + static_cast<std::ptrdiff_t>(taken));
+    if (polls()) return;  // such a ring can neither wait for the event nor cancel
+    if (cancel_wanted_) prepare_cancel();
+    if (block && !event_armed_) {
+      if (io_uring_sqe* const entry = ::io_uring_get_sqe(&ring_)) {
+        // Not a read: nothing of the kernel's may write into this object when it is gone.
+        ::io_uring_prep_poll_add(entry, event_, POLLIN);
+        entry->user_data = wake_mark;
+        event_armed_ = true;
       }
     }
-    return 0;
   }
 
-  /// Nothing is handed to the kernel after this: entries that it has not taken stay in the ring and are never
-  /// looked at, because only io_uring_submit makes it look.
+  void prepare_cancel() noexcept {
+    if (io_uring_sqe* const entry = ::io_uring_get_sqe(&ring_)) {
+      ::io_uring_prep_cancel64(entry, 0, IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_ALL);
+      entry->user_data = cancel_mark;
+      cancel_wanted_ = false;
+    }
+  }
+
+  /// One system call, or none where there is nothing to do. Returns 0 or the errno of a refusal that may pass.
+  int enter(bool block) noexcept {
+    for (;;) {
+      const unsigned pending = broken_ != 0 ? 0 : ::io_uring_sq_ready(&ring_);
+      const unsigned flags = IO_URING_READ_ONCE(*ring_.sq.kflags);
+      int result = 0;
+      if (broken_ != 0 && block) {
+        result = ::io_uring_enter(static_cast<unsigned>(ring_.ring_fd), 0, 1, IORING_ENTER_GETEVENTS, nullptr);
+      } else if (block) {
+        result = ::io_uring_submit_and_wait(&ring_, 1);
+      } else if (pending > 0) {
+        result = ::io_uring_submit_and_get_events(&ring_);
+      } else if (polls() || (flags & (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW)) != 0) {
+        result = ::io_uring_get_events(&ring_);
+      }
+      if (result < 0) {
+        const bool passes = result == -EINTR || result == -EAGAIN || result == -EBUSY || result == -ENOMEM;
+        // The kernel's own thread takes entries at any time unless it sleeps.
+        const bool untouched = !sqpoll() || (flags & IORING_SQ_NEED_WAKEUP) != 0;
+        if (passes || pending == 0 || !untouched) return -result;
+        give_up(-result);
+        return 0;
+      }
+      if (sqpoll() || static_cast<unsigned>(result) >= pending) return 0;
+      if (result == 0) return EAGAIN;
+    }
+  }
+
+  bool sqpoll() const noexcept { return (ring_.flags & IORING_SETUP_SQPOLL) != 0; }
+
+  /// Calls `call` with each entry that is prepared and not taken by the kernel.
+  template <class Call>
+  void for_each_pending(const Call& call) noexcept {
+    const unsigned count = ::io_uring_sq_ready(&ring_);
+    const unsigned mask = *ring_.sq.kring_mask;
+    for (unsigned i = ring_.sq.sqe_tail - count; i != ring_.sq.sqe_tail; ++i) call(ring_.sq.sqes[i & mask]);
+  }
+
+  std::size_t in_kernel() noexcept {
+    std::size_t elsewhere = backlog_.size();
+    for_each_pending([&](const io_uring_sqe& entry) { elsewhere += entry.user_data < depth_ ? 1u : 0u; });
+    return in_flight() - elsewhere;
+  }
+
+  /// Nothing is handed to the kernel after this. Entries that it has not taken become empty ones, so that
+  /// nothing can happen to memory that the caller may free now.
   void give_up(int error_number) noexcept {
     broken_ = error_number;
-    for (const std::uint64_t tag : unsubmitted_) failed_.push_back({tag, -error_number});
-    unsubmitted_.clear();
+    for_each_pending([&](io_uring_sqe& entry) {
+      if (entry.user_data < depth_) fail(static_cast<unsigned>(entry.user_data), error_number);
+      if (entry.user_data == wake_mark) event_armed_ = false;
+      ::io_uring_prep_nop(&entry);
+      entry.user_data = ignored_mark;
+    });
+    for (const unsigned place : backlog_) fail(place, error_number);
+    backlog_.clear();
   }
 
-  std::size_t collect(std::span<Completion> completions) noexcept {
-    std::size_t count = 0;
-    for (; count < completions.size() && !failed_.empty(); failed_.pop_front())
-      completions[count++] = failed_.front();
+  std::size_t collect(std::span<Completion> completions, bool& woken) noexcept {
+    std::size_t count = std::min(completions.size(), failed_.size());
+    std::copy_n(failed_.begin(), count, completions.begin());
+    failed_.erase(failed_.begin(), failed_.begin() + static_cast<std::ptrdiff_t>(count));
+    unsigned head = 0;
+    unsigned seen = 0;
     io_uring_cqe* entry = nullptr;
-    while (count < completions.size() && in_kernel_ > 0 && ::io_uring_peek_cqe(&ring_, &entry) == 0) {
-      completions[count++] = {entry->user_data, entry->res};
-      ::io_uring_cqe_seen(&ring_, entry);
-      --in_kernel_;
+    io_uring_for_each_cqe(&ring_, head, entry) {
+      if (count == completions.size()) break;
+      ++seen;
+      if (entry->user_data < depth_) {
+        const auto place = static_cast<unsigned>(entry->user_data);
+        completions[count++] = {places_[place].tag, entry->res};
+        free_.push_back(place);
+      } else if (entry->user_data == wake_mark) {
+        std::uint64_t ignored = 0;
+        [[maybe_unused]] const auto got = ::read(event_, &ignored, sizeof ignored);
+        event_armed_ = false;
+        woken = true;
+      }
     }
+    ::io_uring_cq_advance(&ring_, seen);
     return count;
   }
 
+  void stop_polling() noexcept {}
+
   unsigned depth_;
+  std::size_t first_set_;
+  bool sqpoll_;
   io_uring ring_{};
-  int broken_ = 0;  ///< the errno that ended submission
-  std::deque<std::uint64_t> unsubmitted_{};
-  std::deque<Completion> failed_{};  ///< operations that the kernel never saw
-  std::size_t in_kernel_ = 0;
+  int event_ = -1;
+  bool event_armed_ = false;
+  bool cancel_wanted_ = false;
+  bool leaving_poll_ = false;
+  int broken_ = 0;                   ///< the errno that ended submission
+  std::vector<Operation> places_{};  ///< of the operations in flight; the kernel knows them by their places
+  std::vector<unsigned> free_{};     ///< places
+  std::vector<unsigned> backlog_{};  ///< places of operations that no entry was made of yet, in order
+  std::vector<Completion> failed_{};  ///< of operations that the kernel never saw
+  RingReport report_{};
+  std::atomic<bool> waiting_{false};
+  std::atomic<bool> woken_{false};
 };
 
 }  // namespace
 
-std::unique_ptr<Ring> make_io_uring(unsigned depth) {
-  if (depth < 1 || depth > maximum_depth) {
-    throw std::logic_error(fmt::format("make_io_uring: depth {} is not in [1, {}]", depth, maximum_depth));
+std::unique_ptr<Ring> make_io_uring_with(const RingOptions& options, std::size_t first_set) {
+  if (options.depth < 1 || options.depth > maximum_depth) {
+    throw std::logic_error(
+        fmt::format("make_io_uring: depth {} is not in [1, {}]", options.depth, maximum_depth));
   }
-  return std::make_unique<IoUring>(depth);
+  return std::make_unique<IoUring>(options, first_set);
+}
+
+std::unique_ptr<Ring> make_io_uring(const RingOptions& options) {
+  return make_io_uring_with(options, 0);
 }
 
 }  // namespace spillway::aio

@@ -1,269 +1,432 @@
 #include "queue.h"
 
 #include "../core/error.h"
+#include "checksums.h"
+#include "mover.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <future>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
 #include <stdexcept>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 namespace spillway::aio {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+/// What a read that has landed is held against.
+struct Check {
+  Volume volume;
+  std::int64_t offset = 0;
+  const std::byte* memory = nullptr;
+  std::vector<Checksums::Extent> extents = {};
+};
 
-/// A transfer fails after this many attempts, and this long, without progress: a shortage of a moment is
-/// outlived, and a file system that moves nothing at all cannot hang the run.
-constexpr int maximum_fruitless = 100;
-constexpr Clock::duration patience = std::chrono::seconds(1);
-
-/// Between attempts that are all in vain.
-constexpr auto pause = std::chrono::milliseconds(1);
-
-const char* verb(Direction direction) {
-  return direction == Direction::read ? "read" : "write";
-}
-
-const char* hint_for(int error_number) {
-  switch (error_number) {
-    case EIO:
-    case ENODATA:
-    case EREMOTEIO:
-      return "the drive or its connection failed; the kernel's log (dmesg) says more";
-    case ENOSPC:
-    case EDQUOT:
-      return "free some space there, or name a directory on a larger drive";
-    default:
-      return "";
+/// Calls visit(first byte, bytes) for each part of an extent that lies on one path.
+template <class Visit>
+void for_each_part(const Volume& volume, std::int64_t offset, std::int64_t bytes, Visit visit) {
+  while (bytes > 0) {
+    const std::int64_t part = std::min(bytes, volume.locate(offset).bytes);
+    visit(offset, part);
+    offset += part;
+    bytes -= part;
   }
 }
+
+std::exception_ptr failure_of(const Check& check) {
+  const auto mismatch = Checksums::verify(check.extents, check.offset, check.memory);
+  if (!mismatch) return {};
+  const Volume::Place place = check.volume.locate(mismatch->extent.offset);
+  return std::make_exception_ptr(Error(
+      ErrorKind::io,
+      fmt::format("what was read is not what was written: its XXH3 is {:016x} instead of {:016x}",
+                  mismatch->found, mismatch->extent.hash),
+      {.operation = "read",
+       .path = check.volume.file(place.path).directory(),
+       .offset = place.offset,
+       .length = mismatch->extent.bytes,
+       .hint = "the drive, its connection or the memory damages data; test them before trusting a result"}));
+}
+
+void check_block(std::int64_t bytes) {
+  if (bytes > 0 && bytes <= maximum_operation_bytes && bytes % direct_io_alignment == 0) return;
+  throw std::logic_error(fmt::format("Queue: block of {} bytes is not a multiple of {} up to {}", bytes,
+                                     direct_io_alignment, maximum_operation_bytes));
+}
+
+/// Signals are for the program's own threads.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_{};
+};
 
 }  // namespace
 
-Queue::Queue(unsigned depth, std::int64_t block_bytes) : Queue(make_io_uring(depth), block_bytes) {}
-
-Queue::Queue(std::unique_ptr<Ring> ring, std::int64_t block_bytes)
-    : ring_(std::move(ring)), block_bytes_(block_bytes) {
-  if (block_bytes <= 0 || block_bytes > maximum_operation_bytes || block_bytes % direct_io_alignment != 0) {
-    throw std::logic_error(fmt::format("Queue: block of {} bytes is not a multiple of {} up to {}", block_bytes,
-                                       direct_io_alignment, maximum_operation_bytes));
-  }
-  if (!ring_) throw std::logic_error("Queue: no ring");
-  const unsigned depth = ring_->depth();
-  blocks_.resize(depth);
-  completions_.resize(depth);
-  to_start_.reserve(depth);
-  free_.reserve(depth);
-  for (unsigned tag = depth; tag > 0; --tag) free_.push_back(tag - 1);
-}
-
-Queue::~Queue() {
-  std::size_t in_flight = blocks_.size() - free_.size();
-  while (in_flight > 0) in_flight -= ring_->reap(completions_, true);
-}
-
-Ticket Queue::read(const DirectFile& file, std::int64_t offset, std::byte* destination, std::int64_t bytes) {
-  return begin(Direction::read, file, offset, destination, bytes);
-}
-
-Ticket Queue::write(const DirectFile& file, std::int64_t offset, const std::byte* source, std::int64_t bytes) {
-  // Operations of both directions share a type; one that writes only reads the memory.
-  return begin(Direction::write, file, offset, const_cast<std::byte*>(source), bytes);
-}
-
-Ticket Queue::begin(Direction direction, const DirectFile& file, std::int64_t offset, std::byte* memory,
-                    std::int64_t bytes) {
-  const std::int64_t alignment = file.alignment();
-  const auto address = reinterpret_cast<std::uintptr_t>(memory);
-  if (offset < 0 || bytes < 0 || offset > file.size() || bytes > file.size() - offset) {
-    throw std::logic_error(fmt::format("Queue::{}: {} bytes at offset {} are outside a file of {} bytes",
-                                       verb(direction), bytes, offset, file.size()));
-  }
-  if (offset % alignment != 0 || bytes % alignment != 0 ||
-      address % static_cast<std::uintptr_t>(alignment) != 0) {
-    throw std::logic_error(
-        fmt::format("Queue::{}: offset {}, length {} and address {:#x} must be multiples of {}",
-                    verb(direction), offset, bytes, address, alignment));
-  }
-  if (bytes > 0 && memory == nullptr)
-    throw std::logic_error(fmt::format("Queue::{}: no memory", verb(direction)));
-
-  const Ticket ticket{++last_number_};
-  if (bytes == 0) {
-    ++(direction == Direction::read ? counters_.reads : counters_.writes);
-    return ticket;
-  }
-  Transfer& transfer = under_way_[ticket.number];
-  transfer.number = ticket.number;
-  transfer.file = file.handle();
-  transfer.direction = direction;
-  transfer.offset = offset;
-  transfer.memory = memory;
-  transfer.bytes = bytes;
-  waiting_.push_back(&transfer);
-  reap(false);
-  return ticket;
-}
-
-/// Starts waiting blocks while entries are free, and what settle() left to be started again.
-void Queue::fill() {
-  while (!free_.empty() && !waiting_.empty()) {
-    Transfer& transfer = *waiting_.front();
-    const std::int64_t alignment = transfer.file->alignment;
-    const std::int64_t block = (block_bytes_ + alignment - 1) / alignment * alignment;
-    const std::uint64_t tag = free_.back();
-    free_.pop_back();
-    const std::int64_t bytes = std::min(block, transfer.bytes);
-    blocks_[tag] = {
-        &transfer,
-        {transfer.direction, transfer.file->descriptor, transfer.offset, transfer.memory, bytes, tag}};
-    to_start_.push_back(blocks_[tag].operation);
-    ++transfer.in_flight;
-    transfer.offset += bytes;
-    transfer.memory += bytes;
-    transfer.bytes -= bytes;
-    if (transfer.bytes == 0) waiting_.pop_front();
-  }
-  if (to_start_.empty()) return;
-  ring_->start(to_start_);
-  to_start_.clear();
-}
-
-/// Takes what has completed, at least one completion with `wait`, and starts what can be started. Returns
-/// whether something advanced.
-bool Queue::reap(bool wait) {
-  const std::size_t count = ring_->reap(completions_, wait && free_.size() < blocks_.size());
-  bool advanced = false;
-  for (std::size_t i = 0; i < count; ++i) advanced |= settle(completions_[i]);
-  fill();
-  return advanced;
-}
-
-/// Returns whether bytes moved or the block came to its end.
-bool Queue::settle(const Completion& completion) {
-  Block& block = blocks_[completion.tag];
-  Operation& operation = block.operation;
-  const std::int64_t result = completion.result;
-  // The queue cancels nothing itself; the kernel does when the thread that started an operation ends.
-  if (result == -EINTR || result == -EAGAIN || result == -ECANCELED) {
-    return resubmit(block, static_cast<int>(-result));
-  }
-  if (result < 0) {
-    const auto error_number = static_cast<int>(-result);
-    fail(block, error_number, "a transfer failed", hint_for(error_number));
-    return true;
-  }
-  if (result == 0 && operation.direction == Direction::read) {
-    fail(block, 0, "unexpected end of file", "something has made the file shorter");
-    return true;
-  }
-  if (result > operation.bytes) {
-    fail(block, 0, "more bytes were reported than asked for", "");
-    return true;
-  }
-  // What was moved of an unaligned tail is moved again.
-  const std::int64_t alignment = block.transfer->file->alignment;
-  const std::int64_t moved = result == operation.bytes ? result : result / alignment * alignment;
-  (operation.direction == Direction::read ? counters_.read_bytes : counters_.written_bytes) += moved;
-  operation.offset += moved;
-  operation.memory += moved;
-  operation.bytes -= moved;
-  if (operation.bytes == 0) {
-    retire(completion.tag);
-    return true;
-  }
-  if (moved > 0) block.fruitless = 0;
-  return resubmit(block, 0) || moved > 0;
-}
-
-/// Returns whether the block came to its end instead. The errno is that of the attempt, 0 for a short transfer.
-bool Queue::resubmit(Block& block, int error_number) {
-  if (block.transfer->error) {
-    retire(block.operation.tag);  // the transfer has failed already; its rest is not worth moving
-    return true;
-  }
-  const auto now = Clock::now();
-  if (block.fruitless == 0) block.fruitless_since = now;
-  if (block.fruitless >= maximum_fruitless && now - block.fruitless_since >= patience) {
-    fail(block, error_number, "a transfer made no progress", hint_for(EIO));
-    return true;
-  }
-  ++block.fruitless;
-  ++counters_.resubmissions;
-  to_start_.push_back(block.operation);
-  return false;
-}
-
-void Queue::fail(Block& block, int error_number, const char* message, const char* hint) {
-  Transfer& transfer = *block.transfer;
-  if (!transfer.error) {
-    const bool space = error_number == ENOSPC || error_number == EDQUOT;
-    transfer.error = std::make_exception_ptr(Error(space ? ErrorKind::resources : ErrorKind::io, message,
-                                                   {.operation = verb(transfer.direction),
-                                                    .path = transfer.file->directory,
-                                                    .offset = block.operation.offset,
-                                                    .length = block.operation.bytes,
-                                                    .error_number = error_number,
-                                                    .hint = hint}));
-    // Its blocks that have not started never do. Only the front of the row is begun, and blocks complete after
-    // they started, so it can wait there only.
-    if (transfer.bytes > 0) {
-      waiting_.pop_front();
-      transfer.bytes = 0;
+/// The thread, and what it and the callers share.
+class Queue::Worker {
+ public:
+  Worker(std::function<std::unique_ptr<Ring>()> make, const QueueOptions& options) {
+    check_block(options.block_bytes);
+    std::promise<unsigned> made;
+    std::future<unsigned> depth = made.get_future();
+    {
+      const SignalsBlocked blocked;
+      thread_ = std::thread([this, make = std::move(make), options, made = std::move(made)]() mutable {
+        run(make, options, made);
+      });
+    }
+    try {
+      depth_ = depth.get();
+    } catch (...) {
+      thread_.join();
+      throw;
     }
   }
-  retire(block.operation.tag);
+
+  ~Worker() {
+    {
+      const Lock lock(mutex_);
+      stopping_ = true;
+      rouse();
+    }
+    thread_.join();
+  }
+
+  Ticket begin(Direction direction, const Volume& volume, std::int64_t offset, std::byte* memory,
+               std::int64_t bytes);
+  void wait(std::uint64_t number);
+  bool done(std::uint64_t number);
+  void drain();
+
+  /// Runs `action` on the thread, between transfers, and returns what it returns.
+  template <class Result>
+  Result call(std::function<Result(Mover&)> action) {
+    auto task = std::make_shared<std::packaged_task<Result(Mover&)>>(std::move(action));
+    std::future<Result> result = task->get_future();
+    {
+      const Lock lock(mutex_);
+      if (broken_) std::rethrow_exception(broken_);
+      errands_.emplace_back([task](Mover& mover) { (*task)(mover); });
+      rouse();
+    }
+    return result.get();
+  }
+
+  QueueCounters counters() const {
+    const Lock lock(mutex_);
+    QueueCounters counters = counters_;
+    counters.reads += empty_reads_;
+    counters.writes += empty_writes_;
+    return counters;
+  }
+  unsigned depth() const { return depth_; }
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  using Errand = std::function<void(Mover&)>;
+
+  void run(const std::function<std::unique_ptr<Ring>()>& make, const QueueOptions& options,
+           std::promise<unsigned>& made);
+  void serve(Mover& mover);
+  bool exchange(Mover& mover);
+  void publish(Mover& mover);
+  void rouse();
+  void check(std::uint64_t number) const;
+  void wait_until(Lock& lock, const std::function<bool()>& landed);
+  void verify(Lock& lock, std::uint64_t number);
+  void report_failure(std::uint64_t number);
+
+  unsigned depth_ = 0;
+  std::thread thread_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable work_;    ///< for the thread
+  std::condition_variable landed_;  ///< for callers
+  // All that follows under the mutex.
+  Ring* sleeps_in_ = nullptr;  ///< where the thread waits, or is about to; null: for work_
+  bool asleep_ = false;        ///< it waits, and nobody has roused it
+  bool stopping_ = false;
+  int waiters_ = 0;
+  std::uint64_t last_number_ = 0;
+  std::vector<std::unique_ptr<Transfer>> incoming_;
+  std::vector<Errand> errands_;
+  std::set<std::uint64_t> under_way_;
+  std::map<std::uint64_t, Check> checks_;               ///< of reads that are under way, or not waited for
+  std::map<std::uint64_t, std::exception_ptr> failed_;  ///< not reported yet
+  std::exception_ptr broken_;                           ///< what ended the thread
+  QueueCounters counters_;
+  std::int64_t empty_reads_ = 0, empty_writes_ = 0;
+};
+
+// ---- on the queue's thread
+
+void Queue::Worker::run(const std::function<std::unique_ptr<Ring>()>& make, const QueueOptions& options,
+                        std::promise<unsigned>& made) {
+  std::optional<Mover> mover;
+  try {
+    mover.emplace(make(), options);
+    made.set_value(mover->ring().depth());
+  } catch (...) {
+    made.set_exception(std::current_exception());
+    return;
+  }
+  try {
+    serve(*mover);
+    return;
+  } catch (...) {  // no memory: what is under way fails, and nothing begins any more
+    const Lock lock(mutex_);
+    broken_ = std::current_exception();
+    asleep_ = false;
+  }
+  mover.reset();  // only now is no transfer's memory in use
+  const Lock lock(mutex_);
+  for (const std::uint64_t number : under_way_) failed_[number] = broken_;
+  under_way_.clear();
+  incoming_.clear();
+  errands_.clear();  // their callers get std::future_error
+  landed_.notify_all();
 }
 
-/// The block is no longer in flight; a transfer whose last one it was has landed.
-void Queue::retire(std::uint64_t tag) {
-  Transfer& transfer = *blocks_[tag].transfer;
-  free_.push_back(tag);
-  if (--transfer.in_flight == 0 && transfer.bytes == 0) finish(transfer);
+void Queue::Worker::serve(Mover& mover) {
+  while (exchange(mover)) {
+    mover.start();
+    mover.settle(/*wait=*/true);
+  }
 }
 
-void Queue::finish(Transfer& transfer) {
-  if (transfer.error) {
-    failed_.emplace(transfer.number, std::move(transfer.error));
+/// Hands over what has landed and takes what is new; waits for that where there is nothing else to do. False
+/// when the queue ends.
+bool Queue::Worker::exchange(Mover& mover) {
+  std::vector<Errand> errands;
+  {
+    Lock lock(mutex_);
+    publish(mover);
+    while (mover.is_idle() && incoming_.empty() && errands_.empty() && !stopping_) {
+      sleeps_in_ = nullptr;
+      asleep_ = true;
+      work_.wait(lock);
+    }
+    asleep_ = false;
+    if (stopping_) return false;
+    for (auto& transfer : incoming_) mover.add(std::move(transfer));
+    incoming_.clear();
+    errands.swap(errands_);
+    // What comes from now on wakes the ring, also before the thread waits there.
+    sleeps_in_ = &mover.ring();
+    asleep_ = true;
+  }
+  for (const Errand& errand : errands) errand(mover);
+  return true;
+}
+
+/// Under the lock.
+void Queue::Worker::publish(Mover& mover) {
+  counters_ = mover.counters();
+  const auto finished = mover.take_finished();
+  if (finished.empty()) return;
+  for (const auto& transfer : finished) {
+    under_way_.erase(transfer->number);
+    if (!transfer->error) continue;
+    checks_.erase(transfer->number);
+    if (Checksums* const sums = transfer->volume.checksums(); sums && transfer->direction == Direction::write) {
+      sums->forget(transfer->first_offset, transfer->all_bytes);
+    }
+    failed_.emplace(transfer->number, transfer->error);
+  }
+  if (waiters_ > 0) landed_.notify_all();
+}
+
+// ---- on callers' threads
+
+/// Under the lock. The thread looks at what is new before it waits again.
+void Queue::Worker::rouse() {
+  if (!asleep_) return;
+  asleep_ = false;
+  if (sleeps_in_ != nullptr) {
+    sleeps_in_->wake();
   } else {
-    ++(transfer.direction == Direction::read ? counters_.reads : counters_.writes);
-  }
-  under_way_.erase(transfer.number);
-}
-
-void Queue::check(Ticket ticket) const {
-  if (ticket.number < 1 || ticket.number > last_number_) {
-    throw std::logic_error(fmt::format("Queue: ticket {} is not of this queue", ticket.number));
+    work_.notify_one();
   }
 }
 
-void Queue::wait(Ticket ticket) {
-  check(ticket);
-  while (under_way_.contains(ticket.number)) {
-    if (!reap(true)) std::this_thread::sleep_for(pause);
+Ticket Queue::Worker::begin(Direction direction, const Volume& volume, std::int64_t offset, std::byte* memory,
+                            std::int64_t bytes) {
+  const char* const verb = direction == Direction::read ? "read" : "write";
+  if (offset < 0 || bytes < 0 || offset > volume.size() || bytes > volume.size() - offset) {
+    throw std::logic_error(fmt::format("Queue::{}: {} bytes at offset {} are outside a volume of {} bytes",
+                                       verb, bytes, offset, volume.size()));
   }
-  const auto found = failed_.find(ticket.number);
+  if (bytes > 0 && memory == nullptr) throw std::logic_error(fmt::format("Queue::{}: no memory", verb));
+
+  std::unique_ptr<Transfer> transfer;
+  std::optional<Check> to_check;
+  if (bytes > 0) {
+    transfer.reset(new Transfer{.volume = volume,
+                                .direction = direction,
+                                .offset = offset,
+                                .memory = memory,
+                                .bytes = bytes,
+                                .first_offset = offset,
+                                .all_bytes = bytes});
+    if (Checksums* const sums = volume.checksums(); sums && direction == Direction::write) {
+      for_each_part(volume, offset, bytes, [&](std::int64_t first, std::int64_t part) {
+        sums->note(first, memory + (first - offset), part);
+      });
+    } else if (sums) {
+      to_check = Check{volume, offset, memory, sums->within(offset, bytes)};
+    }
+  }
+
+  const Lock lock(mutex_);
+  const std::uint64_t number = ++last_number_;
+  if (!transfer) {
+    ++(direction == Direction::read ? empty_reads_ : empty_writes_);
+  } else if (broken_) {
+    failed_.emplace(number, broken_);
+  } else {
+    transfer->number = number;
+    if (to_check) checks_.emplace(number, std::move(*to_check));
+    under_way_.insert(number);
+    incoming_.push_back(std::move(transfer));
+    rouse();
+  }
+  return {number};
+}
+
+void Queue::Worker::check(std::uint64_t number) const {
+  if (number >= 1 && number <= last_number_) return;
+  throw std::logic_error(fmt::format("Queue: ticket {} is not of this queue", number));
+}
+
+void Queue::Worker::wait_until(Lock& lock, const std::function<bool()>& landed) {
+  ++waiters_;
+  landed_.wait(lock, landed);
+  --waiters_;
+}
+
+/// Holds a read that has landed against its checksums, without the lock meanwhile.
+void Queue::Worker::verify(Lock& lock, std::uint64_t number) {
+  const auto found = checks_.find(number);
+  if (found == checks_.end()) return;
+  const Check to_check = std::move(found->second);
+  checks_.erase(found);
+  lock.unlock();
+  std::exception_ptr failure = failure_of(to_check);
+  lock.lock();
+  if (failure) failed_.emplace(number, std::move(failure));
+}
+
+/// Under the lock.
+void Queue::Worker::report_failure(std::uint64_t number) {
+  const auto found = failed_.find(number);
   if (found == failed_.end()) return;
   const std::exception_ptr error = std::move(found->second);
   failed_.erase(found);
   std::rethrow_exception(error);
 }
 
-bool Queue::done(Ticket ticket) {
-  check(ticket);
-  reap(false);
-  return !under_way_.contains(ticket.number);
+void Queue::Worker::wait(std::uint64_t number) {
+  Lock lock(mutex_);
+  check(number);
+  wait_until(lock, [&] { return !under_way_.contains(number); });
+  verify(lock, number);
+  report_failure(number);
 }
 
+bool Queue::Worker::done(std::uint64_t number) {
+  Lock lock(mutex_);
+  check(number);
+  if (under_way_.contains(number)) return false;
+  verify(lock, number);
+  return true;
+}
+
+void Queue::Worker::drain() {
+  Lock lock(mutex_);
+  const std::uint64_t last = last_number_;
+  wait_until(lock, [&] { return under_way_.empty() || *under_way_.begin() > last; });
+  while (!checks_.empty() && checks_.begin()->first <= last) verify(lock, checks_.begin()->first);
+  if (!failed_.empty() && failed_.begin()->first <= last) report_failure(failed_.begin()->first);
+}
+
+// ---- the face
+
+namespace {
+
+std::function<std::unique_ptr<Ring>()> ring_maker(const QueueOptions& options) {
+  return [ring = options.ring, faults = options.faults] {
+    std::unique_ptr<Ring> made = make_ring(ring);
+    return faults.any() ? make_faulty_ring(std::move(made), faults) : std::move(made);
+  };
+}
+
+}  // namespace
+
+Queue::Queue(const QueueOptions& options) : Queue(ring_maker(options), options) {}
+
+Queue::Queue(std::function<std::unique_ptr<Ring>()> make, const QueueOptions& options)
+    : worker_(std::make_unique<Worker>(std::move(make), options)) {}
+
+Queue::~Queue() = default;
+
+Ticket Queue::read(const Volume& volume, std::int64_t offset, std::byte* destination, std::int64_t bytes) {
+  return worker_->begin(Direction::read, volume, offset, destination, bytes);
+}
+
+Ticket Queue::write(const Volume& volume, std::int64_t offset, const std::byte* source, std::int64_t bytes) {
+  // Operations of both directions share a type; one that writes only reads the memory.
+  return worker_->begin(Direction::write, volume, offset, const_cast<std::byte*>(source), bytes);
+}
+
+void Queue::wait(Ticket ticket) {
+  worker_->wait(ticket.number);
+}
+bool Queue::done(Ticket ticket) {
+  return worker_->done(ticket.number);
+}
 void Queue::drain() {
-  while (!under_way_.empty()) {
-    if (!reap(true)) std::this_thread::sleep_for(pause);
-  }
-  if (!failed_.empty()) wait({failed_.begin()->first});
+  worker_->drain();
+}
+
+bool Queue::register_volume(const Volume& volume) {
+  return worker_->call<bool>([&](Mover& mover) { return mover.register_volume(volume); });
+}
+void Queue::unregister_volume(const Volume& volume) {
+  worker_->call<void>([&](Mover& mover) { mover.unregister_volume(volume); });
+}
+bool Queue::register_memory(std::span<std::byte> memory) {
+  return worker_->call<bool>([&](Mover& mover) { return mover.register_memory(memory); });
+}
+void Queue::unregister_memory(std::span<std::byte> memory) {
+  worker_->call<void>([&](Mover& mover) { mover.unregister_memory(memory); });
+}
+
+QueueCounters Queue::counters() const {
+  return worker_->counters();
+}
+RingReport Queue::report() const {
+  return worker_->call<RingReport>([](Mover& mover) { return mover.ring().report(); });
+}
+unsigned Queue::depth() const {
+  return worker_->depth();
 }
 
 }  // namespace spillway::aio

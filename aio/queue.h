@@ -1,18 +1,15 @@
 #pragma once
 // What the engine moves to and from NVMe goes through a queue: many transfers at once, of any length, each of
 // their completions checked (D8).
-#include "file.h"
+#include "faults.h"
 #include "ring.h"
+#include "volume.h"
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <exception>
-#include <map>
+#include <functional>
 #include <memory>
-#include <unordered_map>
-#include <vector>
+#include <span>
 
 namespace spillway::aio {
 
@@ -27,6 +24,7 @@ struct QueueCounters {
   std::int64_t reads = 0;  ///< calls of read() that have landed without an error
   std::int64_t writes = 0;
   std::int64_t resubmissions = 0;  ///< operations started again because they moved nothing or not everything
+  std::int64_t copied_bytes = 0;   ///< of those bytes, what passed through a copy because it was not aligned
 };
 
 /// A transfer is cut into blocks of this many bytes, so that one of a few MiB already keeps several operations
@@ -34,93 +32,82 @@ struct QueueCounters {
 /// MiB only 1.1 to 1.25 times as fast as 1 MiB.
 inline constexpr std::int64_t default_block_bytes = std::int64_t{1} << 20;
 
-/// Reads and writes direct-I/O files. Blocks start in the order of the calls and complete in any order: two
-/// transfers under way must not overlap, neither in a file nor in memory, unless both only read there.
-/// Any number of transfers may be under way; what exceeds the ring's depth waits here and starts as entries
-/// free, in any call of this class. The memory of a transfer must stay, and be left alone, until it has landed;
-/// its file may be closed earlier.
+/// A block that has landed, for who measures.
+struct BlockTiming {
+  Direction direction = Direction::read;
+  std::int64_t bytes = 0;
+  double seconds = 0;  ///< from the start of its operation to its completion
+};
+
+struct QueueOptions {
+  RingOptions ring = {};  ///< its depth is the operations in flight
+  /// A multiple of direct_io_alignment, at most maximum_operation_bytes; a volume whose alignment is larger
+  /// uses the next multiple of that.
+  std::int64_t block_bytes = default_block_bytes;
+  Faults faults = {};
+  /// Called for every block that has landed, on the queue's thread. Must not throw or call the queue.
+  std::function<void(const BlockTiming&)> on_block = {};
+};
+
+/// Reads and writes volumes. A thread of its own keeps the drive busy: it starts the blocks of all transfers
+/// one after another, those of reads and writes by turns, as entries of the ring free, whatever the callers do
+/// meanwhile. Blocks complete in any order: two transfers under way must not overlap, neither in a volume nor
+/// in memory, unless both only read there. The memory of a transfer must stay, and be left alone, until it has
+/// landed; copies of its volume may go earlier.
 ///
-/// Used by one thread at a time (a transfer may be cancelled by the kernel when the thread that started it
-/// ends).
+/// All members may be called from several threads.
 ///
 /// Each failed transfer is reported once, by the Error that wait() of its ticket or drain() throws: kind
-/// resources for lack of space, else io; with operation, directory, offset, length (of the block that failed)
-/// and errno. By then none of its blocks is in flight. A transfer that has landed costs no memory, a failed one
-/// until it is reported.
+/// resources for lack of space, else io; with operation, directory, offset (in the file there), length (of the
+/// block that failed) and errno. By then none of its blocks is in flight. A transfer that has landed costs no
+/// memory, but for a read to be held against checksums, and a failed one, until they are waited for.
 class Queue {
  public:
-  /// Over io_uring; the errors are those of make_io_uring.
-  explicit Queue(unsigned depth, std::int64_t block_bytes = default_block_bytes);
-  /// Over another ring (not null). block_bytes: a multiple of direct_io_alignment, at most
-  /// maximum_operation_bytes; a file whose alignment is larger uses the next multiple of that.
-  explicit Queue(std::unique_ptr<Ring> ring, std::int64_t block_bytes = default_block_bytes);
-  /// Drops what has not started, waits for what has, and discards the errors.
+  /// The errors are those of make_ring, and std::logic_error for a block size that is not as above.
+  explicit Queue(const QueueOptions& options = {});
+  /// Over another ring, which `make` makes on the queue's thread; options.ring is not looked at.
+  Queue(std::function<std::unique_ptr<Ring>()> make, const QueueOptions& options);
+  /// Drops what has not started, cancels what has, waits until nothing is in flight, and discards the errors.
   ~Queue();
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
-  /// Starts a transfer. offset, bytes and the address must be multiples of the file's alignment and the extent
-  /// must lie inside the file, else std::logic_error and nothing has happened. No bytes: it has landed at once.
-  Ticket read(const DirectFile& file, std::int64_t offset, std::byte* destination, std::int64_t bytes);
-  Ticket write(const DirectFile& file, std::int64_t offset, const std::byte* source, std::int64_t bytes);
+  /// Starts a transfer. The extent must lie inside the volume, else std::logic_error and nothing has happened.
+  /// Offset, length and address may be anything; where they are no multiples of the volume's alignments, a
+  /// block passes through a copy, and of a write that covers an aligned piece in part, the rest is read first.
+  /// (Such writes may share a piece.) No bytes: it has landed at once.
+  Ticket read(const Volume& volume, std::int64_t offset, std::byte* destination, std::int64_t bytes);
+  Ticket write(const Volume& volume, std::int64_t offset, const std::byte* source, std::int64_t bytes);
 
   /// Blocks until this transfer has landed, without waiting for later ones, and throws its Error. Returns at
   /// once for one that has landed and been reported. A ticket that this queue did not give is std::logic_error.
+  /// A read from a volume with checksums is held against them here, on the calling thread: Error (io), with
+  /// path, offset and both values.
   void wait(Ticket ticket);
 
   /// Whether the transfer has landed or failed, without blocking. Throws nothing for a failed one: wait() does.
   bool done(Ticket ticket);
 
-  /// Blocks until everything has landed, then throws the Error of the earliest failed ticket that is not
-  /// reported yet. Those of further ones are left for wait() or the next drain().
+  /// Blocks until everything that was started before has landed, then throws the Error of the earliest failed
+  /// ticket that is not reported yet. Those of further ones are left for wait() or the next drain().
   void drain();
 
-  QueueCounters counters() const { return counters_; }
+  /// Makes transfers of this volume, or in this memory, cheaper from now on. Returns whether the kernel took
+  /// it; where it did not, report() says why and everything goes on. Memory is pinned, and a volume's files
+  /// stay open, until they are unregistered or the queue ends; no transfer may use them at that moment.
+  bool register_volume(const Volume& volume);
+  void unregister_volume(const Volume& volume);
+  bool register_memory(std::span<std::byte> memory);
+  void unregister_memory(std::span<std::byte> memory);
+
+  QueueCounters counters() const;
+  RingReport report() const;
   /// Operations that may be in flight.
-  unsigned depth() const { return ring_->depth(); }
+  unsigned depth() const;
 
  private:
-  /// A transfer that has not landed.
-  struct Transfer {
-    std::uint64_t number = 0;
-    std::shared_ptr<const DirectFile::Handle> file = {};
-    Direction direction = Direction::read;
-    std::int64_t offset = 0;      ///< of what has not started
-    std::byte* memory = nullptr;  ///< likewise
-    std::int64_t bytes = 0;       ///< likewise
-    std::int64_t in_flight = 0;   ///< blocks
-    std::exception_ptr error = {};
-  };
-  /// An operation in flight; its index is the tag.
-  struct Block {
-    Transfer* transfer = nullptr;
-    Operation operation = {};
-    int fruitless = 0;  ///< attempts since the last progress
-    std::chrono::steady_clock::time_point fruitless_since = {};
-  };
-
-  Ticket begin(Direction direction, const DirectFile& file, std::int64_t offset, std::byte* memory,
-               std::int64_t bytes);
-  void fill();
-  bool reap(bool wait);
-  bool settle(const Completion& completion);
-  bool resubmit(Block& block, int error_number);
-  void fail(Block& block, int error_number, const char* message, const char* hint);
-  void retire(std::uint64_t tag);
-  void finish(Transfer& transfer);
-  void check(Ticket ticket) const;
-
-  std::unique_ptr<Ring> ring_;
-  std::int64_t block_bytes_;
-  std::uint64_t last_number_ = 0;
-  std::unordered_map<std::uint64_t, Transfer> under_way_ = {};  ///< by ticket; nodes stay in place
-  std::deque<Transfer*> waiting_ = {};                          ///< those with blocks that have not started
-  std::map<std::uint64_t, std::exception_ptr> failed_ = {};     ///< by ticket; not reported yet
-  std::vector<Block> blocks_ = {};                              ///< one for each entry of the ring
-  std::vector<std::uint64_t> free_ = {};                        ///< tags
-  std::vector<Operation> to_start_ = {};
-  std::vector<Completion> completions_ = {};
-  QueueCounters counters_ = {};
+  class Worker;
+  std::unique_ptr<Worker> worker_;
 };
 
 }  // namespace spillway::aio

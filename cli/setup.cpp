@@ -78,7 +78,7 @@ void settle_memory(Config& config, Limits& limits) {
 /// The drive behind a directory: tried as a run would use it, so that what it is refused for is refused here.
 struct Drive {
   explicit Drive(const std::string& path) {
-    aio::DirectFile::create_anonymous(path, aio::direct_io_alignment);
+    aio::File::create(path, aio::direct_io_alignment);
     struct stat status {};
     struct statvfs system {};
     if (stat(path.c_str(), &status) != 0 || statvfs(path.c_str(), &system) != 0) {

@@ -42,14 +42,14 @@ void fill_gradient(std::int64_t step, std::int64_t chunk, std::span<float> gradi
 }
 
 int run(const std::string& directory) {
-  // Two slots: one is updated while the next chunk is read into the other. Memory is aligned to pages, as the
-  // queue asks, and counted by name.
+  // Two slots: one is updated while the next chunk is read into the other. Memory is aligned to pages, so that
+  // nothing is copied, and counted by name.
   Budget budget(Tier::host);
   Memory slots[2] = {{budget, "slots", kChunkBytes}, {budget, "slots", kChunkBytes}};
-  // The file has no name and disappears with the process. The queue waits for transfers under way when it is
+  // Its file has no name and disappears with the process. The queue waits for transfers under way when it is
   // destroyed, so it is declared after the memory that they use.
-  const auto file = aio::DirectFile::create_anonymous(directory, kChunks * kChunkBytes);
-  aio::Queue queue(/*depth=*/16);
+  const auto volume = aio::Volume::create({{directory}}, kChunks * kChunkBytes);
+  aio::Queue queue({.ring = {.depth = 16}});
 
   std::vector<UpdateElement> reference(kWeights);
   std::vector<float> gradient(kChunk);
@@ -60,25 +60,26 @@ int run(const std::string& directory) {
     initial.fill_normal(static_cast<std::uint64_t>(c * kChunk), {state.master, kChunk}, 1.0);
     for (std::int64_t i = 0; i < kChunk; ++i)
       reference[static_cast<std::size_t>(c * kChunk + i)].master = state.master[i];
-    queue.wait(queue.write(file, c * kChunkBytes, slots[0].data(), kChunkBytes));
+    queue.wait(queue.write(volume, c * kChunkBytes, slots[0].data(), kChunkBytes));
   }
 
-  const cpu_adam::Isa isa = cpu_adam::chosen_isa();  // the fastest that this processor has; the bits are the same
+  const cpu_adam::Isa isa =
+      cpu_adam::chosen_isa();  // the fastest that this processor has; the bits are the same
   for (std::int64_t step = 1; step <= kSteps; ++step) {
     const UpdateCoefficients coefficients =
         update_coefficients({.weight_decay = 0.01}, step, /*gradient_factor=*/1.0);
-    aio::Ticket landed[2] = {queue.read(file, 0, slots[0].data(), kChunkBytes), {}};
+    aio::Ticket landed[2] = {queue.read(volume, 0, slots[0].data(), kChunkBytes), {}};
     for (std::int64_t c = 0; c < kChunks; ++c) {
       const Memory &slot = slots[c % 2], &other = slots[(c + 1) % 2];
       if (c + 1 < kChunks) {
         if (c > 0) queue.wait(landed[(c + 1) % 2]);  // what was written from there
-        landed[(c + 1) % 2] = queue.read(file, (c + 1) * kChunkBytes, other.data(), kChunkBytes);
+        landed[(c + 1) % 2] = queue.read(volume, (c + 1) * kChunkBytes, other.data(), kChunkBytes);
       }
       fill_gradient(step, c, gradient);
       queue.wait(landed[c % 2]);
       if (cpu_adam::update(isa, planes(slot), {gradient.data(), DType::fp32}, kChunk, coefficients))
         throw Error(ErrorKind::numerics, "a weight is not finite");
-      landed[c % 2] = queue.write(file, c * kChunkBytes, slot.data(), kChunkBytes);
+      landed[c % 2] = queue.write(volume, c * kChunkBytes, slot.data(), kChunkBytes);
 
       for (std::int64_t i = 0; i < kChunk; ++i) {  // the same, written down plainly
         UpdateElement& element = reference[static_cast<std::size_t>(c * kChunk + i)];
@@ -97,7 +98,7 @@ int run(const std::string& directory) {
     return std::bit_cast<std::uint32_t>(a) != std::bit_cast<std::uint32_t>(b);
   };
   for (std::int64_t c = 0; c < kChunks; ++c) {
-    queue.wait(queue.read(file, c * kChunkBytes, slots[0].data(), kChunkBytes));
+    queue.wait(queue.read(volume, c * kChunkBytes, slots[0].data(), kChunkBytes));
     const cpu_adam::FullPlanes state = planes(slots[0]);
     for (std::int64_t i = 0; i < kChunk; ++i) {
       const UpdateElement& element = reference[static_cast<std::size_t>(c * kChunk + i)];

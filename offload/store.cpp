@@ -10,7 +10,7 @@ Swap::Swap(Budget& budget, const std::vector<Request>& requests, int queue_depth
     : budget_(budget),
       requests_(requests),
       regions_(requests.size()),
-      queue_(static_cast<unsigned>(queue_depth), block_bytes) {
+      queue_({.ring = {.depth = static_cast<unsigned>(queue_depth)}, .block_bytes = block_bytes}) {
   std::vector<bool> placed(requests.size());
   for (std::size_t i = 0; i < requests.size(); ++i) {
     if (placed[i]) continue;
@@ -18,13 +18,10 @@ Swap::Swap(Budget& budget, const std::vector<Request>& requests, int queue_depth
     for (std::size_t j = i; j < requests.size(); ++j) {
       if (requests[j].directory == requests[i].directory) bytes += requests[j].bytes;
     }
-    files_.push_back(
-        std::make_unique<aio::DirectFile>(aio::DirectFile::create_anonymous(requests[i].directory, bytes)));
-    std::int64_t offset = 0;
+    volumes_.push_back(std::make_unique<aio::Volume>(aio::Volume::create({{requests[i].directory}}, bytes)));
     for (std::size_t j = i; j < requests.size(); ++j) {
       if (requests[j].directory != requests[i].directory) continue;
-      regions_[j] = {files_.back().get(), offset};
-      offset += requests[j].bytes;
+      regions_[j] = {volumes_.back().get(), volumes_.back()->allocate(requests[j].bytes)};
       placed[j] = true;
     }
   }
@@ -64,11 +61,11 @@ Swap& Store::swap() const {
 }
 
 aio::Ticket Store::read(std::int64_t offset, std::byte* destination, std::int64_t bytes) {
-  return swap().queue().read(*region_.file, region_.offset + offset, destination, bytes);
+  return swap().queue().read(*region_.volume, region_.offset + offset, destination, bytes);
 }
 
 aio::Ticket Store::write(std::int64_t offset, const std::byte* source, std::int64_t bytes) {
-  return swap().queue().write(*region_.file, region_.offset + offset, source, bytes);
+  return swap().queue().write(*region_.volume, region_.offset + offset, source, bytes);
 }
 
 }  // namespace spillway

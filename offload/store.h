@@ -1,7 +1,7 @@
 #pragma once
 // A region of bytes in one tier, whatever the tier is.
-#include "../aio/file.h"
 #include "../aio/queue.h"
+#include "../aio/volume.h"
 #include "../core/budget.h"
 #include "../core/tier.h"
 
@@ -19,7 +19,7 @@ class Device;
 class Swap {
  public:
   struct Region {
-    const aio::DirectFile* file = nullptr;
+    const aio::Volume* volume = nullptr;
     std::int64_t offset = 0;
   };
   struct Request {
@@ -43,7 +43,7 @@ class Swap {
   Budget& budget_;
   std::vector<Request> requests_;
   std::vector<std::uint64_t> buffers_;
-  std::vector<std::unique_ptr<aio::DirectFile>> files_;
+  std::vector<std::unique_ptr<aio::Volume>> volumes_;
   std::vector<Region> regions_;
   aio::Queue queue_;
 };

@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <type_traits>
 
-#include <spillway/aio/file.h>
 #include <spillway/aio/queue.h>
+#include <spillway/aio/volume.h>
 #include <spillway/core/budget.h>
 #include <spillway/core/error.h>
 
@@ -22,14 +22,14 @@ int main() {
   spillway::Budget budget(spillway::Tier::host);
   spillway::Memory written(budget, "written", 4096), read(budget, "read", 4096);
   written.as<int>()[1023] = own.last.code;
-  const auto file = spillway::aio::DirectFile::create_anonymous(".", 8192);
-  spillway::aio::Queue queue(4);
-  queue.wait(queue.write(file, 4096, written.data(), 4096));
-  queue.wait(queue.read(file, 4096, read.data(), 4096));
+  const auto volume = spillway::aio::Volume::create({{"."}}, 8192);
+  spillway::aio::Queue queue;
+  queue.wait(queue.write(volume, 4096, written.data(), 4096));
+  queue.wait(queue.read(volume, 4096, read.data(), 4096));
   if (read.as<int>()[1023] != own.last.code) return 1;
 
   try {
-    spillway::aio::DirectFile::create_anonymous("./missing", 4096);
+    spillway::aio::Volume::create({{"./missing"}}, 4096);
   } catch (const spillway::Error& error) {
     std::puts(error.what());
     return error.kind() == spillway::ErrorKind::io ? 0 : 1;
