@@ -90,11 +90,10 @@ bool refuses_direct(const FileOptions& options, int error_number) {
   return options.direct && (error_number == EINVAL || error_number == EOPNOTSUPP);
 }
 
-std::string random_name() {
+std::string random_name(const std::string& directory) {
   std::uint64_t bits[2] = {};
   if (uninterrupted([&] { return ::getrandom(bits, sizeof bits, 0); }) != sizeof bits) {
-    throw Error(ErrorKind::io, "no random numbers from the kernel",
-                {.operation = "getrandom", .error_number = errno});
+    throw unusable("no random numbers from the kernel to name a file", directory, errno, "getrandom");
   }
   return fmt::format(".spillway-{:016x}{:016x}", bits[0], bits[1]);
 }
@@ -106,22 +105,24 @@ bool has_hidden_name(int descriptor) {
   return uninterrupted([&] { return ::fstat(descriptor, &status); }) == 0 && status.st_nlink > 0;
 }
 
-void open_anonymous(File::Handle& handle, const FileOptions& options) {
+/// Puts a new file without a name into the handle. Returns the file system that it is on.
+FileSystem open_anonymous(File::Handle& handle, const FileOptions& options) {
   constexpr mode_t owner_only = 0600;
   const std::string& directory = handle.directory;
   const Descriptor parent(
       uninterrupted([&] { return ::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC); }));
   if (parent.get() < 0) throw cannot_open(directory, errno);
-  refuse_memory(parent.get(), directory, options.allow_memory);
+  const FileSystem file_system = file_system_of(parent.get(), directory);
+  refuse_memory(file_system, directory, options.allow_memory);
 
   const int flags = flags_for(options);
   handle.descriptor = uninterrupted([&] { return ::openat(parent.get(), ".", flags | O_TMPFILE, owner_only); });
-  if (handle.descriptor >= 0) return;
+  if (handle.descriptor >= 0) return file_system;
   // Kernels and file systems without O_TMPFILE answer with one of these; 128 random bits then make the name, so
   // that two jobs cannot meet, and it lives for one system call.
   if (errno == EINVAL && refuses_direct(options, errno)) throw no_direct_io(directory, errno, "open");
   if (errno != EOPNOTSUPP && errno != EISDIR) throw cannot_open(directory, errno);
-  const std::string name = random_name();
+  const std::string name = random_name(directory);
   handle.descriptor =
       uninterrupted([&] { return ::openat(parent.get(), name.c_str(), flags | O_CREAT | O_EXCL, owner_only); });
   const int open_error = errno;
@@ -142,6 +143,7 @@ void open_anonymous(File::Handle& handle, const FileOptions& options) {
                     "behind where this machine stops before that",
                     on_one_line(directory)));
   }
+  return file_system;
 }
 
 /// What stat says of a path; its type only.
@@ -181,8 +183,8 @@ File File::create(const std::string& directory, std::int64_t bytes, const FileOp
   auto handle = std::make_shared<Handle>();
   handle->directory = directory;
   handle->direct = options.direct;
-  open_anonymous(*handle, options);
-  auto copy_note = settle_copy_on_write(handle->descriptor, directory);
+  const FileSystem file_system = open_anonymous(*handle, options);
+  auto copy_note = settle_copy_on_write(file_system, handle->descriptor, directory);
   settle_alignment(*handle, true);
   auto [size, reserve_note] = reserve(handle->descriptor, directory, bytes, handle->alignment);
   handle->size = size;
@@ -205,7 +207,7 @@ File File::open_existing(const std::string& path, const FileOptions& options) {
                                          : cannot_open_existing(path, errno);
   }
   // Of a device, this would be where its name lies.
-  if (S_ISREG(type)) refuse_memory(handle->descriptor, path, options.allow_memory);
+  if (S_ISREG(type)) refuse_memory(file_system_of(handle->descriptor, path), path, options.allow_memory);
   settle_alignment(*handle, false);
   const off_t end = ::lseek(handle->descriptor, 0, SEEK_END);  // also of a block device
   if (end < 0) throw cannot_open_existing(path, errno);

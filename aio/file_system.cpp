@@ -26,43 +26,35 @@ namespace {
 /// No drive asks for more; also the step at which trying ends.
 constexpr std::int64_t largest_alignment = std::int64_t{1} << 20;
 
-enum class Overwriting {
-  in_place,   ///< or elsewhere, but counted so that the space is there (f2fs)
-  choosable,  ///< elsewhere, unless a file asks for the other
-  elsewhere,  ///< a full drive has no room for it
-};
-
-struct FileSystem {
-  unsigned long type;
-  const char* name;
-  bool memory = false;
-  Overwriting overwriting = Overwriting::in_place;
-};
-
 // Numbers that linux/magic.h has not, or not everywhere, are from the file systems' own sources. What is not
-// here is taken to overwrite in place: ext4, xfs (a shared extent needs a name to be shared by), f2fs, nfs,
-// overlayfs.
+// here is taken to overwrite in place: ext4, xfs (a shared extent needs a name to be shared by), f2fs, nfs.
 constexpr FileSystem known[] = {
     {TMPFS_MAGIC, "tmpfs", true},
     {RAMFS_MAGIC, "ramfs", true},
-    {HUGETLBFS_MAGIC, "hugetlbfs", true},
-    {BTRFS_SUPER_MAGIC, "btrfs", false, Overwriting::choosable},
-    {0xca451a4e, "bcachefs", false, Overwriting::elsewhere},
-    {0x2fc12fc1, "zfs", false, Overwriting::elsewhere},
-    {NILFS_SUPER_MAGIC, "nilfs2", false, Overwriting::elsewhere},
+    {HUGETLBFS_MAGIC, "hugetlbfs", true, false},
+    {OVERLAYFS_SUPER_MAGIC, "overlayfs", false, true, Overwriting::as_below},
+    {BTRFS_SUPER_MAGIC, "btrfs", false, true, Overwriting::choosable},
+    {0xca451a4e, "bcachefs", false, true, Overwriting::elsewhere},
+    {0x2fc12fc1, "zfs", false, true, Overwriting::elsewhere},
+    {NILFS_SUPER_MAGIC, "nilfs2", false, true, Overwriting::elsewhere},
 };
 
-/// Null for one that needs nothing.
-const FileSystem* file_system_of(int descriptor, const std::string& directory) {
-  struct statfs status {};
-  if (uninterrupted([&] { return ::fstatfs(descriptor, &status); }) != 0) {
-    throw unusable("cannot tell the file system of the directory for swapping", directory, errno, "statfs");
+/// Whether the file, which must be empty, is overwritten in place from now on.
+bool choose_in_place(int descriptor) {
+  int flags = 0;
+  if (::ioctl(descriptor, FS_IOC_GETFLAGS, &flags) != 0) return false;
+  // What a directory says of compression is inherited, excludes the other, and must be gone before it is asked
+  // for.
+  constexpr int compression = FS_COMPR_FL | FS_NOCOMP_FL;
+  if ((flags & compression) != 0) {
+    flags &= ~compression;
+    if (::ioctl(descriptor, FS_IOC_SETFLAGS, &flags) != 0) return false;
   }
-  // Of 32 bits, and sign-extended on some architectures.
-  const auto type = static_cast<std::uint32_t>(status.f_type);
-  const auto* const found =
-      std::find_if(std::begin(known), std::end(known), [&](const FileSystem& one) { return one.type == type; });
-  return found == std::end(known) ? nullptr : found;
+  // Direct I/O passes by the file system's own checksums, then, too.
+  flags |= FS_NOCOW_FL;
+  return ::ioctl(descriptor, FS_IOC_SETFLAGS, &flags) == 0 &&
+         ::ioctl(descriptor, FS_IOC_GETFLAGS, &flags) == 0 &&
+         (flags & FS_NOCOW_FL) != 0;  // read back: some accept a flag and forget it
 }
 
 std::string space(std::int64_t bytes) {
@@ -99,12 +91,11 @@ void refuse_above_limit(const std::string& directory, std::int64_t bytes) {
 }
 
 /// For this user. Where the file system does not say (ramfs), the largest number.
-std::int64_t free_bytes(int descriptor, const std::string& directory) {
+std::int64_t free_bytes(int descriptor) {
   struct statvfs status {};
-  if (uninterrupted([&] { return ::fstatvfs(descriptor, &status); }) != 0) {
-    throw unusable("cannot tell how much space is free for swapping", directory, errno, "statvfs");
+  if (uninterrupted([&] { return ::fstatvfs(descriptor, &status); }) != 0 || status.f_blocks == 0) {
+    return std::numeric_limits<std::int64_t>::max();
   }
-  if (status.f_blocks == 0) return std::numeric_limits<std::int64_t>::max();
   return static_cast<std::int64_t>(status.f_bavail * status.f_frsize);
 }
 
@@ -113,7 +104,7 @@ Error cannot_reserve(int descriptor, const std::string& directory, std::int64_t 
   switch (error_number) {
     case ENOSPC:
     case EDQUOT:
-      return no_space(directory, bytes, free_bytes(descriptor, directory), error_number);
+      return no_space(directory, bytes, free_bytes(descriptor), error_number);
     case EFBIG:
       return too_large(directory, bytes, error_number);
     default:
@@ -159,14 +150,26 @@ Error no_direct_io(const std::string& path, int error_number, const char* operat
                   R"("spillway": {"direct_io": false}, or --direct-io false)");
 }
 
-void refuse_memory(int descriptor, const std::string& directory, bool allow_memory) {
+FileSystem known_file_system(std::uint32_t type) {
+  const auto* const found =
+      std::find_if(std::begin(known), std::end(known), [&](const FileSystem& one) { return one.type == type; });
+  return found == std::end(known) ? FileSystem{type} : *found;
+}
+
+FileSystem file_system_of(int descriptor, const std::string& directory) {
+  struct statfs status {};
+  if (uninterrupted([&] { return ::fstatfs(descriptor, &status); }) != 0) {
+    throw unusable("cannot tell the file system of the directory for swapping", directory, errno, "statfs");
+  }
+  return known_file_system(static_cast<std::uint32_t>(status.f_type));
+}
+
+void refuse_memory(const FileSystem& file_system, const std::string& directory, bool allow_memory) {
   // The type and not a trial decides: recent kernels accept O_DIRECT, O_TMPFILE and fallocate on tmpfs.
-  const FileSystem* const found = file_system_of(descriptor, directory);
-  if (found == nullptr || !found->memory) return;
-  // Files of hugetlbfs can be mapped, but not written.
-  if (allow_memory && found->type != HUGETLBFS_MAGIC) return;
-  throw unusable(fmt::format("the directory for swapping is on {}, which is memory, not a drive", found->name),
-                 directory, 0, "open");
+  if (!file_system.memory || (allow_memory && file_system.writable)) return;
+  throw unusable(
+      fmt::format("the directory for swapping is on {}, which is memory, not a drive", file_system.name),
+      directory, 0, "open");
 }
 
 std::optional<Alignments> told_alignments(int descriptor, const std::string& directory) {
@@ -203,29 +206,29 @@ Alignments tried_alignments(int descriptor, const std::string& directory, bool m
   return {alignment, alignment};
 }
 
-std::optional<std::string> settle_copy_on_write(int descriptor, const std::string& directory) {
-  const FileSystem* const found = file_system_of(descriptor, directory);
-  if (found == nullptr || found->overwriting == Overwriting::in_place) return std::nullopt;
-  if (found->overwriting == Overwriting::choosable) {
-    // Also makes direct I/O pass by the file system's checksums. Read back, because a mount option may win.
-    int flags = 0;
-    if (::ioctl(descriptor, FS_IOC_GETFLAGS, &flags) == 0) {
-      flags |= FS_NOCOW_FL;
-      if (::ioctl(descriptor, FS_IOC_SETFLAGS, &flags) == 0 &&
-          ::ioctl(descriptor, FS_IOC_GETFLAGS, &flags) == 0 && (flags & FS_NOCOW_FL) != 0) {
-        return std::nullopt;
-      }
-    }
+std::optional<std::string> settle_copy_on_write(const FileSystem& file_system, int descriptor,
+                                                const std::string& directory) {
+  switch (file_system.overwriting) {
+    case Overwriting::in_place:
+      return std::nullopt;
+    case Overwriting::as_below:
+      choose_in_place(descriptor);  // handed on to btrfs, and refused by what has no need of it
+      return std::nullopt;
+    case Overwriting::choosable:
+      if (choose_in_place(descriptor)) return std::nullopt;
+      break;
+    case Overwriting::elsewhere:
+      break;
   }
   return fmt::format(
       "{} is on {}, which writes what changes to another place: the space reserved for swapping does not hold, "
       "and a drive that gets full stops the run; keep as much free again",
-      on_one_line(directory), found->name);
+      on_one_line(directory), file_system.name);
 }
 
 Reservation reserve(int descriptor, const std::string& directory, std::int64_t bytes, std::int64_t alignment) {
   // Asked first, because a file system may fill itself up before it finds that the space does not suffice.
-  const std::int64_t free = free_bytes(descriptor, directory);
+  const std::int64_t free = free_bytes(descriptor);
   if (bytes > free || bytes > std::numeric_limits<std::int64_t>::max() - alignment) {
     throw no_space(directory, bytes, free, 0);
   }

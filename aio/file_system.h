@@ -40,8 +40,28 @@ Error unusable(const std::string& message, const std::string& directory, int err
 
 Error no_direct_io(const std::string& path, int error_number, const char* operation);
 
+/// What happens to bytes that are written again.
+enum class Overwriting {
+  in_place,   ///< or elsewhere, but counted so that there is room for it (f2fs)
+  as_below,   ///< what lies below decides, and is not known
+  choosable,  ///< elsewhere, unless a file asks for the other
+  elsewhere,  ///< a full drive has no room for them
+};
+
+struct FileSystem {
+  std::uint32_t type = 0;  ///< as statfs gives it
+  const char* name = "";   ///< empty where nothing is special about it
+  bool memory = false;     ///< not on a drive
+  bool writable = true;    ///< by write(), and not only by mapping
+  Overwriting overwriting = Overwriting::in_place;
+};
+
+FileSystem known_file_system(std::uint32_t type);
+/// Throws Error (io) where the kernel does not tell.
+FileSystem file_system_of(int descriptor, const std::string& directory);
+
 /// Throws Error (io) where the file system is memory, and that is not allowed, or can't be written at all.
-void refuse_memory(int descriptor, const std::string& directory, bool allow_memory);
+void refuse_memory(const FileSystem& file_system, const std::string& directory, bool allow_memory);
 
 struct Alignments {
   std::int64_t offset = 1;  ///< as File::alignment()
@@ -60,7 +80,8 @@ Alignments tried_alignments(int descriptor, const std::string& directory, bool m
 /// Asks a copy-on-write file system to overwrite this file, which must be empty, in place, so that a
 /// reservation holds. Returns a note, in words for the user, where the space that will be reserved is not sure
 /// to be there when it is written again.
-std::optional<std::string> settle_copy_on_write(int descriptor, const std::string& directory);
+std::optional<std::string> settle_copy_on_write(const FileSystem& file_system, int descriptor,
+                                                const std::string& directory);
 
 struct Reservation {
   std::int64_t bytes = 0;  ///< those asked for, rounded up to the alignment
