@@ -1,20 +1,17 @@
+#include "io_uring_registrations.h"
 #include "io_uring_setup.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
-#include <functional>
 #include <limits>
 #include <stdexcept>
 #include <thread>
-#include <utility>
 
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 namespace spillway::aio {
@@ -24,8 +21,7 @@ using namespace std::chrono_literals;
 
 /// What an entry's user_data says where it is none of the operations, which are named by their places.
 constexpr std::uint64_t wake_mark = std::numeric_limits<std::uint64_t>::max();
-constexpr std::uint64_t cancel_mark = wake_mark - 1;
-constexpr std::uint64_t ignored_mark = wake_mark - 2;
+constexpr std::uint64_t ignored_mark = wake_mark - 1;
 
 /// start() only takes operations down: reap(), which follows, hands them over and waits in one system call.
 class IoUring final : public Ring {
@@ -115,14 +111,12 @@ class IoUring final : public Ring {
 
   int register_file(int slot, int descriptor) noexcept override {
     if (slot < 0 || slot >= maximum_slots) return EINVAL;
-    static_cast<void>(descriptor);
-    return ENOTSUP;
+    return registered_.set_file(ring_, slot, descriptor);
   }
 
   int register_memory(int slot, std::span<std::byte> memory) noexcept override {
     if (slot < 0 || slot >= maximum_slots) return EINVAL;
-    static_cast<void>(memory);
-    return ENOTSUP;
+    return registered_.set_memory(ring_, slot, memory);
   }
 
   RingReport report() const override {
@@ -131,6 +125,7 @@ class IoUring final : public Ring {
     report.deferred_task_run = (ring_.flags & IORING_SETUP_DEFER_TASKRUN) != 0;
     report.sqpoll = (ring_.flags & IORING_SETUP_SQPOLL) != 0;
     report.iopoll = polls() && !leaving_poll_;
+    registered_.describe(report);
     return report;
   }
 
@@ -156,11 +151,18 @@ class IoUring final : public Ring {
     const Operation& operation = places_[place];
     const auto bytes = static_cast<unsigned>(operation.bytes);
     const auto offset = static_cast<std::uint64_t>(operation.offset);
+    const bool file = registered_.has_file(operation);
+    const int descriptor = file ? operation.file_slot : operation.descriptor;
     if (operation.direction == Direction::read) {
-      ::io_uring_prep_read(entry, operation.descriptor, operation.memory, bytes, offset);
+      ::io_uring_prep_read(entry, descriptor, operation.memory, bytes, offset);
     } else {
-      ::io_uring_prep_write(entry, operation.descriptor, operation.memory, bytes, offset);
+      ::io_uring_prep_write(entry, descriptor, operation.memory, bytes, offset);
     }
+    if (registered_.has_memory(operation)) {
+      entry->opcode = operation.direction == Direction::read ? IORING_OP_READ_FIXED : IORING_OP_WRITE_FIXED;
+      entry->buf_index = static_cast<std::uint16_t>(operation.memory_slot);
+    }
+    if (file) entry->flags |= IOSQE_FIXED_FILE;
     entry->user_data = place;
   }
 
@@ -175,7 +177,7 @@ class IoUring final : public Ring {
     }
     backlog_.erase(backlog_.begin(), backlog_.begin() + static_cast<std::ptrdiff_t>(taken));
     if (polls()) return;  // such a ring can neither wait for the event nor cancel
-    if (cancel_wanted_) prepare_cancel();
+    prepare_cancels();
     if (block && !event_armed_) {
       if (io_uring_sqe* const entry = ::io_uring_get_sqe(&ring_)) {
         // Not a read: nothing of the kernel's may write into this object when it is gone.
@@ -186,12 +188,30 @@ class IoUring final : public Ring {
     }
   }
 
-  void prepare_cancel() noexcept {
-    if (io_uring_sqe* const entry = ::io_uring_get_sqe(&ring_)) {
-      ::io_uring_prep_cancel64(entry, 0, IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_ALL);
-      entry->user_data = cancel_mark;
+  void prepare_cancels() noexcept {
+    if (cancel_wanted_) {
       cancel_wanted_ = false;
+      cancels_.clear();
+      for (unsigned place = 0; place < depth_; ++place) cancels_.push_back(place);
+      for (const unsigned place : free_) std::erase(cancels_, place);
     }
+    while (!cancels_.empty()) {
+      io_uring_sqe* const entry = ::io_uring_get_sqe(&ring_);
+      if (entry == nullptr) return;
+      if (cancels_all()) {
+        ::io_uring_prep_cancel64(entry, 0, IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_ALL);
+        cancels_.clear();
+      } else {
+        ::io_uring_prep_cancel64(entry, cancels_.back(), 0);
+        cancels_.pop_back();
+      }
+      entry->user_data = ignored_mark;
+    }
+  }
+
+  /// Since 5.19, which is also when the first of our flags came, one request cancels everything.
+  bool cancels_all() const noexcept {
+    return (ring_.flags & ~(IORING_SETUP_SQPOLL | IORING_SETUP_IOPOLL)) != 0;
   }
 
   /// One system call, or none where there is nothing to do. Returns 0 or the errno of a refusal that may pass.
@@ -205,7 +225,9 @@ class IoUring final : public Ring {
       } else if (block) {
         result = ::io_uring_submit_and_wait(&ring_, 1);
       } else if (pending > 0) {
-        result = ::io_uring_submit_and_get_events(&ring_);
+        // Deferred completions are run by a call that asks for them.
+        const bool asks = polls() || (ring_.flags & IORING_SETUP_DEFER_TASKRUN) != 0;
+        result = asks ? ::io_uring_submit_and_get_events(&ring_) : ::io_uring_submit(&ring_);
       } else if (polls() || (flags & (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW)) != 0) {
         result = ::io_uring_get_events(&ring_);
       }
@@ -264,20 +286,52 @@ class IoUring final : public Ring {
       ++seen;
       if (entry->user_data < depth_) {
         const auto place = static_cast<unsigned>(entry->user_data);
+        if (polls() && is_refused_poll(entry->res)) {
+          backlog_.push_back(place);
+          continue;
+        }
         completions[count++] = {places_[place].tag, entry->res};
         free_.push_back(place);
+        if (!cancels_.empty()) std::erase(cancels_, place);
       } else if (entry->user_data == wake_mark) {
         std::uint64_t ignored = 0;
         [[maybe_unused]] const auto got = ::read(event_, &ignored, sizeof ignored);
         event_armed_ = false;
-        woken = true;
+        woken = woken || entry->res >= 0;  // else it was cancelled with everything else
       }
     }
     ::io_uring_cq_advance(&ring_, seen);
     return count;
   }
 
-  void stop_polling() noexcept {}
+  /// Whether an operation came back because its file cannot be polled, which ends polling for all.
+  bool is_refused_poll(int result) noexcept {
+    if (result > 0) polled_ = true;
+    if (result == -EOPNOTSUPP || (result == -EINVAL && !polled_)) leaving_poll_ = true;
+    return result == -EOPNOTSUPP || (result == -EINVAL && leaving_poll_);
+  }
+
+  /// Nothing is in the kernel: another ring takes over, and begins with what came back.
+  void stop_polling() noexcept {
+    std::vector<unsigned> pending;
+    for_each_pending(
+        [&](const io_uring_sqe& entry) { pending.push_back(static_cast<unsigned>(entry.user_data)); });
+    backlog_.insert(backlog_.begin(), pending.begin(), pending.end());
+    io_uring other{};
+    const int error = set_up(other, /*iopoll=*/false);
+    if (error == 0) {
+      ::io_uring_queue_exit(&ring_);
+      ring_ = other;
+      ::io_uring_register_ring_fd(&ring_);
+      registered_.move_to(ring_);
+    }
+    leaving_poll_ = false;
+    report_.notes.push_back(
+        "polling for completions (iopoll) was given up: a file, or its drive's queues (queue/io_poll), cannot "
+        "be "
+        "polled; completions come by interrupt");
+    if (error != 0) give_up(error);
+  }
 
   unsigned depth_;
   std::size_t first_set_;
@@ -286,12 +340,15 @@ class IoUring final : public Ring {
   int event_ = -1;
   bool event_armed_ = false;
   bool cancel_wanted_ = false;
-  bool leaving_poll_ = false;
-  int broken_ = 0;                   ///< the errno that ended submission
-  std::vector<Operation> places_{};  ///< of the operations in flight; the kernel knows them by their places
-  std::vector<unsigned> free_{};     ///< places
-  std::vector<unsigned> backlog_{};  ///< places of operations that no entry was made of yet, in order
+  bool polled_ = false;               ///< an operation succeeded by polling
+  bool leaving_poll_ = false;         ///< polling was refused; the ring ends when nothing is in the kernel
+  int broken_ = 0;                    ///< the errno that ended submission
+  std::vector<Operation> places_{};   ///< of the operations in flight; the kernel knows them by their places
+  std::vector<unsigned> free_{};      ///< places
+  std::vector<unsigned> backlog_{};   ///< places of operations that no entry was made of yet, in order
   std::vector<Completion> failed_{};  ///< of operations that the kernel never saw
+  std::vector<unsigned> cancels_{};   ///< places to be cancelled
+  Registrations registered_{};
   RingReport report_{};
   std::atomic<bool> waiting_{false};
   std::atomic<bool> woken_{false};

@@ -44,7 +44,8 @@ int attempt_sets(io_uring& ring, const RingSetUp& wanted, bool sqpoll, bool iopo
 }  // namespace
 
 int set_up_ring(io_uring& ring, const RingSetUp& wanted, std::vector<std::string>& notes) {
-  const std::array<std::pair<bool, bool>, 4> choices{{{true, true}, {true, false}, {false, true}, {false, false}}};
+  const std::array<std::pair<bool, bool>, 4> choices{
+      {{true, true}, {true, false}, {false, true}, {false, false}}};
   int first_error = 0;
   int error = EINVAL;
   for (const auto& [sqpoll, iopoll] : choices) {
@@ -56,7 +57,8 @@ int set_up_ring(io_uring& ring, const RingSetUp& wanted, std::vector<std::string
     }
     const char* const reason = std::strerror(first_error);
     if (wanted.sqpoll && !sqpoll) {
-      notes.push_back(fmt::format("submission by a thread of the kernel (sqpoll) is not to be had: {}", reason));
+      notes.push_back(
+          fmt::format("submission by a thread of the kernel (sqpoll) is not to be had: {}", reason));
     }
     if (wanted.iopoll && !iopoll) {
       notes.push_back(fmt::format("polling for completions (iopoll) is not to be had: {}", reason));

@@ -1,6 +1,7 @@
 #include "ring.h"
 
 #include "../core/error.h"
+#include "io_uring_support.h"
 
 #include <cerrno>
 #include <utility>
@@ -16,7 +17,8 @@ bool threads_serve(int error_number) {
 }
 
 std::unique_ptr<Ring> make_threads(const RingOptions& options, std::vector<std::string> notes) {
-  if (options.sqpoll || options.iopoll) notes.push_back("sqpoll and iopoll need io_uring: threads have neither");
+  if (options.sqpoll || options.iopoll)
+    notes.push_back("sqpoll and iopoll need io_uring: threads have neither");
   return make_posix_ring(options.depth, std::move(notes));
 }
 
@@ -43,7 +45,7 @@ std::unique_ptr<Ring> make_ring(const RingOptions& options) {
     if (!threads_serve(error.detail().error_number)) throw;
     return make_threads(options, {fmt::format("io_uring is not allowed here ({}): a pool of threads reads and "
                                               "writes instead",
-                                              "refused")});
+                                              why_not_io_uring(error.detail().error_number))});
   }
 }
 
