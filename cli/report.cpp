@@ -10,6 +10,7 @@
 #include <map>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 namespace spillway::cli {
@@ -25,8 +26,57 @@ std::string plural(std::int64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", grouped(count), noun, count == 1 ? "" : "s");
 }
 
-std::string place(Tier tier, const std::string& path) {
-  return tier == Tier::nvme ? fmt::format("nvme ({})", path) : std::string(name_of(tier));
+std::string place(Tier tier, const std::vector<std::string>& paths) {
+  return tier == Tier::nvme ? fmt::format("nvme ({})", fmt::join(paths, ", ")) : std::string(name_of(tier));
+}
+
+bool is_on_nvme(const Config& c) {
+  return c.optimizer_tier == Tier::nvme || c.parameter_tier == Tier::nvme;
+}
+
+/// "io_uring, registered files and memory, 64 operations of up to 1 MiB at a time".
+std::string io_text(const Config& c, const IoReport& io) {
+  std::string text = io.engine == "posix" ? "threads" : io.engine;
+  if (io.registered_files || io.registered_memory) {
+    text += fmt::format(", registered {}{}{}", io.registered_files ? "files" : "",
+                        io.registered_files && io.registered_memory ? " and " : "",
+                        io.registered_memory ? "memory" : "");
+  }
+  if (io.sqpoll) text += ", submitted by a thread of the kernel";
+  if (io.iopoll) text += ", polled";
+  text += fmt::format(", up to {} at a time, of {} each", plural(io.depth, "operation"),
+                      format_size(io.block_bytes));
+  if (!c.direct_io) text += ", through the page cache";
+  if (c.checksums) text += ", with checksums";
+  return text;
+}
+
+/// What each of several directories got: "/a 67%, /b 33%".
+std::string shares_text(const IoReport& io) {
+  std::int64_t all = 0;
+  for (const auto& one : io.places) all += one.bytes;
+  std::vector<std::string> shares;
+  for (const auto& one : io.places) {
+    shares.push_back(fmt::format("{} {:.0f}%", one.directory,
+                                 100 * static_cast<double>(one.bytes) / static_cast<double>(all)));
+  }
+  return fmt::format("{}", fmt::join(shares, ", "));
+}
+
+json io_json(const IoReport& io) {
+  json places = json::array();
+  for (const auto& one : io.places) places.push_back({{"directory", one.directory}, {"bytes", one.bytes}});
+  return {{"engine", io.engine},
+          {"registered_files", io.registered_files},
+          {"registered_memory", io.registered_memory},
+          {"single_issuer", io.single_issuer},
+          {"deferred_task_run", io.deferred_task_run},
+          {"sqpoll", io.sqpoll},
+          {"iopoll", io.iopoll},
+          {"queue_depth", io.depth},
+          {"block_size", io.block_bytes},
+          {"places", std::move(places)},
+          {"notes", io.notes}};
 }
 
 /// What stands behind the bytes of a tier. A drive's limit is its free space, which was reserved before the
@@ -145,7 +195,8 @@ std::string entry(std::string_view name, std::string_view text) {
   return whole;
 }
 
-std::string description(const Setup& setup, const models::TokenData* data, const models::TokenData* eval_data) {
+std::string description(const Setup& setup, const models::TokenData* data, const models::TokenData* eval_data,
+                        const std::optional<IoReport>& io) {
   const Config& c = setup.config;
   const models::DecoderConfig& m = setup.model;
   const Layout& layout = setup.layout;
@@ -170,16 +221,23 @@ std::string description(const Setup& setup, const models::TokenData* data, const
                             name_of(c.state_format), schedule_text(c), c.optimizer.weight_decay,
                             c.gradient_clipping > 0 ? fmt::format("clipped to norm {}", c.gradient_clipping)
                                                     : std::string("no clipping")));
-  text +=
-      entry("places", fmt::format("optimizer {}, parameters {}", place(c.optimizer_tier, c.optimizer_nvme_path),
-                                  place(c.parameter_tier, c.parameter_nvme_path)));
+  text += entry("places",
+                fmt::format("optimizer {}, parameters {}", place(c.optimizer_tier, c.optimizer_nvme_paths),
+                            place(c.parameter_tier, c.parameter_nvme_paths)));
+  if (io) text += entry("drive", io_text(c, *io));
+  if (io && io->places.size() > 1) text += entry("shares", shares_text(*io));
+  if (!c.io_faults.empty() && is_on_nvme(c)) {
+    text += entry("FAULTS", fmt::format("THE DRIVE FAILS ON PURPOSE (spillway.io_faults): {}", c.io_faults));
+  }
   text += entry("threads", fmt::format("host device {}, update {} ({}){}{}", c.device_threads, c.update_threads,
                                        cpu_adam::name_of(cpu_adam::chosen_isa()),
                                        c.pin_threads.value_or(false) ? ", bound to processors" : "",
                                        c.io_cores > 0 && c.pin_threads.value_or(false)
                                            ? fmt::format(", {} left to the drive", plural(c.io_cores, "core"))
                                            : ""));
-  return text + block("assumed:", c.assumed) + block("notes:", c.notes);
+  std::vector<std::string> notes = c.notes;
+  if (io) notes.insert(notes.end(), io->notes.begin(), io->notes.end());
+  return text + block("assumed:", c.assumed) + block("notes:", notes);
 }
 
 std::string plan_block(const Setup& setup, const Plan& plan) {
@@ -276,8 +334,11 @@ std::string json_report(const RunSetting& setting, const RunResult& result) {
               {"tokens_per_s", rate},
               {"flops_per_s", rate * models::flops_per_token(setting.setup.model, c.sequence_length)},
               {"tiers", std::move(tiers)},
+              {"io", setting.engine.io() ? io_json(*setting.engine.io()) : json()},
               {"nvme_read_bytes", result.counters.nvme_read_bytes},
               {"nvme_written_bytes", result.counters.nvme_written_bytes},
+              {"nvme_copied_bytes", result.counters.nvme_copied_bytes},
+              {"nvme_resubmissions", result.counters.nvme_resubmissions},
               {"skipped_steps", result.counters.skipped_steps},
               {"weights_xxh3", result.weights_xxh3},
               {"sample", result.no_sample.empty() ? json(result.sample) : json()},

@@ -34,8 +34,10 @@ struct RunResult {
   std::string no_sample;  ///< why there is none; empty where there is one
 };
 
-/// Model, data, training, places, and what was assumed and noted. `data` may be null.
-std::string description(const Setup& setup, const models::TokenData* data, const models::TokenData* eval_data);
+/// Model, data, training, places, and what was assumed and noted. `data` may be null; `io` is how the drive is
+/// used, where that is known.
+std::string description(const Setup& setup, const models::TokenData* data, const models::TokenData* eval_data,
+                        const std::optional<IoReport>& io = std::nullopt);
 /// What a plan needs by tier and name.
 std::string plan_block(const Setup& setup, const Plan& plan);
 std::string end_block(const RunSetting& setting, const RunResult& result);

@@ -1,5 +1,6 @@
 #include "setup.h"
 
+#include "../aio/faults.h"
 #include "../aio/file.h"
 #include "../core/error.h"
 #include "../core/machine.h"
@@ -11,6 +12,7 @@
 #include "text.h"
 
 #include <cerrno>
+#include <map>
 #include <optional>
 
 #include <fmt/format.h>
@@ -75,30 +77,54 @@ void settle_memory(Config& config, Limits& limits) {
   limits.host = config.host_memory;
 }
 
-/// The drive behind a directory: tried as a run would use it, so that what it is refused for is refused here.
-struct Drive {
-  explicit Drive(const std::string& path) {
-    aio::File::create(path, aio::direct_io_alignment);
-    struct stat status {};
-    struct statvfs system {};
-    if (stat(path.c_str(), &status) != 0 || statvfs(path.c_str(), &system) != 0) {
-      throw Error(ErrorKind::io, "the directory for what lives on nvme cannot be used",
-                  {.operation = "stat", .path = path, .error_number = errno});
+/// What the drives behind a list of directories have free, each tried as a run would use it, so that what it is
+/// refused for is refused here.
+struct Drives {
+  Drives(const Config& config, const std::vector<std::string>& paths) {
+    double sum = 0;
+    std::map<dev_t, std::int64_t> free;
+    for (std::size_t i = 0; i < paths.size(); ++i) {
+      aio::File::create(paths[i], aio::direct_io_alignment, {.direct = config.direct_io});
+      struct stat status {};
+      struct statvfs system {};
+      if (stat(paths[i].c_str(), &status) != 0 || statvfs(paths[i].c_str(), &system) != 0) {
+        throw Error(ErrorKind::io, "the directory for what lives on nvme cannot be used",
+                    {.operation = "stat", .path = paths[i], .error_number = errno});
+      }
+      // Not measured here: drives of one speed share equally.
+      const double bandwidth = i < config.nvme_bandwidth.size() ? config.nvme_bandwidth[i] : 1.0;
+      shares[status.st_dev] += bandwidth;
+      free[status.st_dev] = static_cast<std::int64_t>(system.f_bavail * system.f_frsize);
+      sum += bandwidth;
     }
-    number = status.st_dev;
-    free = static_cast<std::int64_t>(system.f_bavail * system.f_frsize);
+    double room = -1;
+    for (auto& [number, share] : shares) {
+      share /= sum;
+      const double here = static_cast<double>(free[number]) / share;
+      if (room < 0 || here < room) room = here;
+    }
+    limit = static_cast<std::int64_t>(room);
   }
-  dev_t number;
-  std::int64_t free;
+  std::map<dev_t, double> shares;  ///< of the bytes, by drive
+  std::int64_t limit = 0;          ///< bytes in all, where the drives share like that
 };
 
 void settle_drives(const Config& config, Limits& limits) {
-  std::optional<Drive> parameters, optimizer;
-  if (config.parameter_tier == Tier::nvme) parameters.emplace(config.parameter_nvme_path);
-  if (config.optimizer_tier == Tier::nvme) optimizer.emplace(config.optimizer_nvme_path);
-  limits.is_one_drive = parameters && optimizer && parameters->number == optimizer->number;
-  if (parameters) limits.parameter_drive = parameters->free;
-  if (optimizer) limits.optimizer_drive = optimizer->free;
+  std::optional<Drives> parameters, optimizer;
+  if (config.parameter_tier == Tier::nvme) parameters.emplace(config, config.parameter_nvme_paths);
+  if (config.optimizer_tier == Tier::nvme) optimizer.emplace(config, config.optimizer_nvme_paths);
+  limits.is_one_drive = parameters && optimizer && parameters->shares == optimizer->shares;
+  if (parameters) limits.parameter_drive = parameters->limit;
+  if (optimizer) limits.optimizer_drive = optimizer->limit;
+}
+
+/// Whatever is wrong with them must show before anything starts.
+void check_faults(Config& config) {
+  if (config.io_faults.empty()) return;
+  aio::parse_faults(config.io_faults, "spillway.io_faults (--io-faults)");
+  if (config.optimizer_tier != Tier::nvme && config.parameter_tier != Tier::nvme) {
+    config.notes.push_back("spillway.io_faults: nothing lies on nvme, so there is nothing to fail");
+  }
 }
 
 /// Published GPT-2 files train with dropout; this decoder has none.
@@ -130,6 +156,7 @@ Setup prepare(const TrainOptions& options) {
   }
   const models::DecoderConfig model = read_model(config);
   note_dropout(config);
+  check_faults(config);
   if (config.sequence_length == 0) {
     config.sequence_length = model.positions;
     config.assumed.push_back(
@@ -148,8 +175,8 @@ Setup prepare(const TrainOptions& options) {
 
 std::optional<Config> cheapest_that_fits(const Setup& setup) {
   Config with_drive = setup.config;
-  for (std::string* path : {&with_drive.parameter_nvme_path, &with_drive.optimizer_nvme_path}) {
-    if (path->empty()) *path = "DIR";
+  for (auto* paths : {&with_drive.parameter_nvme_paths, &with_drive.optimizer_nvme_paths}) {
+    if (paths->empty()) *paths = {"DIR"};
   }
   for (const StateFormat format : {StateFormat::fp32, StateFormat::bf16, StateFormat::compact8}) {
     const Config& chosen = setup.config;
@@ -166,8 +193,8 @@ std::optional<Config> cheapest_that_fits(const Setup& setup) {
 
 std::string flags_of(const Setup& setup, const Config& placement) {
   const bool needs_path =
-      (placement.optimizer_tier == Tier::nvme && setup.config.optimizer_nvme_path.empty()) ||
-      (placement.parameter_tier == Tier::nvme && setup.config.parameter_nvme_path.empty());
+      (placement.optimizer_tier == Tier::nvme && setup.config.optimizer_nvme_paths.empty()) ||
+      (placement.parameter_tier == Tier::nvme && setup.config.parameter_nvme_paths.empty());
   const bool other_format = placement.state_format != setup.config.state_format;
   return placement_flags(placement) + (needs_path ? " --nvme-path DIR" : "") +
          (other_format ? fmt::format(" --state-format {}", name_of(placement.state_format)) : "");

@@ -228,7 +228,7 @@ void train(const TrainOptions& options) {
   Metrics metrics(output.metrics.path());
 
   const RunSetting setting{.setup = setup, .engine = engine, .data = data, .eval_data = eval_or_null};
-  say(description(setup, &data, eval_or_null) + plan_block(setup, engine.plan()));
+  say(description(setup, &data, eval_or_null, engine.io()) + plan_block(setup, engine.plan()));
   flush();
   decoder.initialize(config.seed);
 

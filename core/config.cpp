@@ -81,6 +81,10 @@ std::string hint_for_unknown(const std::string& path) {
   return close.empty() ? "" : fmt::format("did you mean {}?", close);
 }
 
+std::string counted(std::size_t count, std::string_view one, std::string_view several) {
+  return fmt::format("{} {}", count, count == 1 ? one : several);
+}
+
 /// How a section is written that old files, or guesses, give as a single value.
 std::string form_of(const std::string& section) {
   if (section == "zero_optimization") return "write {\"stage\": 3}";
@@ -173,12 +177,13 @@ void take_flags(std::span<const ConfigOverride> overrides, Given& given) {
     const Key* key = find_key(one.key);
     if (key == nullptr) throw std::logic_error("parse_config: no key " + one.key);
     const bool again = !typed_before.insert(one.key).second;
-    if (!key->is_list) {
+    if (key->list == ListOf::nothing) {
       given.values.insert_or_assign(one.key, from_flag(one));
       continue;
     }
     if (!again) given.values.insert_or_assign(one.key, Value{json::array(), one.flag});
-    given.values.at(one.key).value.push_back(one.value);
+    given.values.at(one.key).value.push_back(key->list == ListOf::numbers ? from_flag(one).value
+                                                                          : json(one.value));
   }
 }
 
@@ -309,24 +314,49 @@ void check_state_format(const Draft& d) {
   }
 }
 
-void resolve(Draft& d) {
-  Config& c = d.config;
-  resolve_batch(d);
-  resolve_optimizer(d);
-  resolve_precision(d);
-  check_state_format(d);
-  resolve_schedule(d);
-  for (const auto& [name, flag, tier, path] :
-       {std::tuple{"offload_optimizer", "--offload-optimizer", c.optimizer_tier, &c.optimizer_nvme_path},
-        std::tuple{"offload_param", "--offload-parameters", c.parameter_tier, &c.parameter_nvme_path}}) {
-    if (tier == Tier::nvme && path->empty()) {
+/// What lies on NVMe needs directories, and what is said about them has to fit.
+void resolve_nvme(const Draft& d) {
+  const Config& c = d.config;
+  for (const auto& [name, flag, tier, paths] :
+       {std::tuple{"offload_optimizer", "--offload-optimizer", c.optimizer_tier, &c.optimizer_nvme_paths},
+        std::tuple{"offload_param", "--offload-parameters", c.parameter_tier, &c.parameter_nvme_paths}}) {
+    if (tier != Tier::nvme) continue;
+    if (paths->empty()) {
       throw refuse(fmt::format("{}: zero_optimization.{}.device is nvme, but no directory for it is given",
                                d.source, name),
                    fmt::format("set zero_optimization.{}.nvme_path or give --nvme-path DIR, or place it "
                                "elsewhere with {} host",
                                name, flag));
     }
+    if (!c.nvme_bandwidth.empty() && c.nvme_bandwidth.size() != paths->size()) {
+      throw refuse(fmt::format("{}: spillway.nvme_bandwidth (--nvme-bandwidth) has {} for {} in "
+                               "zero_optimization.{}.nvme_path (--nvme-path)",
+                               d.source, counted(c.nvme_bandwidth.size(), "number", "numbers"),
+                               counted(paths->size(), "directory", "directories"), name),
+                   "give one number for each directory, in their order; without any they are measured");
+    }
   }
+  if (c.io_iopoll && !c.direct_io) {
+    throw refuse(fmt::format("{}: spillway.io_iopoll (--io-iopoll) polls the drive, and with "
+                             "spillway.direct_io false (--direct-io) the page cache is between",
+                             d.source),
+                 "leave one of the two out");
+  }
+  if (c.io_engine == "posix" && (c.io_sqpoll || c.io_iopoll)) {
+    throw refuse(fmt::format("{}: spillway.{} is an option of io_uring, and spillway.io_engine (--io-engine) "
+                             "is posix",
+                             d.source, c.io_sqpoll ? "io_sqpoll (--io-sqpoll)" : "io_iopoll (--io-iopoll)"),
+                 "leave one of the two out");
+  }
+}
+
+void resolve(Draft& d) {
+  resolve_batch(d);
+  resolve_optimizer(d);
+  resolve_precision(d);
+  check_state_format(d);
+  resolve_schedule(d);
+  resolve_nvme(d);
 }
 
 void note_without_effect(const Given& given, Config& config) {

@@ -35,14 +35,15 @@ struct Config {
   int stage = 3;                       ///< zero_optimization.stage: with one rank there is nothing to partition
   Tier optimizer_tier = Tier::device;  ///< zero_optimization.offload_optimizer.device
   Tier parameter_tier = Tier::device;  ///< zero_optimization.offload_param.device
-  std::string optimizer_nvme_path;     ///< zero_optimization.offload_optimizer.nvme_path
-  std::string parameter_nvme_path;     ///< zero_optimization.offload_param.nvme_path
-  int micro_batch = 1;                 ///< train_micro_batch_size_per_gpu
-  int accumulation = 1;                ///< gradient_accumulation_steps
-  double gradient_clipping = 1.0;      ///< 0: off
+  std::vector<std::string>
+      optimizer_nvme_paths;  ///< zero_optimization.offload_optimizer.nvme_path: directories, striped over
+  std::vector<std::string> parameter_nvme_paths;  ///< zero_optimization.offload_param.nvme_path
+  int micro_batch = 1;                            ///< train_micro_batch_size_per_gpu
+  int accumulation = 1;                           ///< gradient_accumulation_steps
+  double gradient_clipping = 1.0;                 ///< 0: off
   HyperParameters optimizer;           ///< optimizer.type, optimizer.params: of the parameters that decay
   ScheduleConfig schedule;             ///< scheduler.type, scheduler.params
-  int queue_depth = 32;                ///< aio.queue_depth: operations of the drive in flight
+  int queue_depth = 32;                ///< aio.queue_depth: operations in flight for each directory
   std::int64_t block_bytes = 1 << 20;  ///< aio.block_size: into which transfers are cut
 
   std::string model;                 ///< spillway.model: the model's keys as JSON text, read where it is a path
@@ -66,6 +67,14 @@ struct Config {
   std::optional<bool> pin_threads;     ///< none: where the topology makes it worth it
   int io_cores = 0;                    ///< cores that update and device threads leave to the drive
   bool check_finite = true;            ///< a step with a non-finite gradient is skipped
+  std::vector<double> nvme_bandwidth;  ///< spillway.nvme_bandwidth: of each directory, in any unit; empty:
+                                       ///< measured where there are several
+  std::string io_engine = "auto";      ///< spillway.io_engine: auto, io_uring, posix
+  bool io_sqpoll = false;              ///< spillway.io_sqpoll: a thread of the kernel takes submissions
+  bool io_iopoll = false;              ///< spillway.io_iopoll: completions are polled for
+  bool checksums = false;  ///< spillway.checksums: what is read from NVMe is held against what was written
+  bool direct_io = true;   ///< spillway.direct_io: transfers pass by the page cache
+  std::string io_faults;   ///< spillway.io_faults: as aio/faults.h reads them; empty: none
 
   std::vector<std::string> assumed;  ///< "key = value" for what nobody gave and matters to the result
   /// What is asked for and will not be as written ("fp16.enabled: the engine computes in bf16"), keys without

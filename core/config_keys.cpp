@@ -84,8 +84,13 @@ json limit_or_null(std::int64_t bytes) {
 json text_or_null(const std::string& text) {
   return text.empty() ? json() : json(text);
 }
-json list_or_null(const std::vector<std::string>& list) {
+template <class T>
+json list_or_null(const std::vector<T>& list) {
   return list.empty() ? json() : json(list);
+}
+/// As most files have it: one path is no list.
+json paths_or_null(const std::vector<std::string>& paths) {
+  return paths.size() == 1 ? json(paths.front()) : list_or_null(paths);
 }
 
 std::vector<Key> batch_keys() {
@@ -145,10 +150,13 @@ std::vector<Key> deepspeed_keys() {
        [](const Value& v, Draft& d) { d.config.optimizer_tier = v.tier(); },
        [](const Config& c) { return json(name_of(c.optimizer_tier)); },
        true},
-      {{"zero_optimization.offload_optimizer.nvme_path", KeyEffect::used, "a directory",
-        "On the drive for nvme; {rank}, {local_rank} and {host} in it are replaced"},
-       [](const Value& v, Draft& d) { d.config.optimizer_nvme_path = v.directory(); },
-       [](const Config& c) { return text_or_null(c.optimizer_nvme_path); }},
+      {{"zero_optimization.offload_optimizer.nvme_path", KeyEffect::used, "a directory, or a list of them",
+        "On the drive for nvme; several, each on a drive of its own, are striped over. {rank}, {local_rank} "
+        "and {host} in it are replaced"},
+       [](const Value& v, Draft& d) { d.config.optimizer_nvme_paths = v.directories(); },
+       [](const Config& c) { return paths_or_null(c.optimizer_nvme_paths); },
+       false,
+       ListOf::words},
       {{"zero_optimization.offload_optimizer.pin_memory", later, "true, false",
         "Pinned memory is for the copies of a GPU"},
        boolean},
@@ -157,10 +165,12 @@ std::vector<Key> deepspeed_keys() {
        [](const Value& v, Draft& d) { d.config.parameter_tier = v.tier(); },
        [](const Config& c) { return json(name_of(c.parameter_tier)); },
        true},
-      {{"zero_optimization.offload_param.nvme_path", KeyEffect::used, "a directory",
+      {{"zero_optimization.offload_param.nvme_path", KeyEffect::used, "a directory, or a list of them",
         "As for the optimizer; both may be the same"},
-       [](const Value& v, Draft& d) { d.config.parameter_nvme_path = v.directory(); },
-       [](const Config& c) { return text_or_null(c.parameter_nvme_path); }},
+       [](const Value& v, Draft& d) { d.config.parameter_nvme_paths = v.directories(); },
+       [](const Config& c) { return paths_or_null(c.parameter_nvme_paths); },
+       false,
+       ListOf::words},
       {{"zero_optimization.offload_param.pin_memory", later, "true, false",
         "Pinned memory is for the copies of a GPU"},
        boolean},
@@ -195,10 +205,11 @@ std::vector<Key> deepspeed_keys() {
       {{"activation_checkpointing.profile", later, "true, false", "See spillway train --trace"}, boolean},
 
       {{"aio.block_size", KeyEffect::used, "bytes, a multiple of 4096",
-        "Into which a transfer to or from the drive is cut (1048576)"},
+        "Into which a transfer to or from the drive is cut (1048576). With several directories at most "
+        "1048576"},
        read_block_size,
        [](const Config& c) { return json(c.block_bytes); }},
-      {{"aio.queue_depth", KeyEffect::used, "1 to 4096", "Operations of the drive at the same time (32)"},
+      {{"aio.queue_depth", KeyEffect::used, "1 to 4096", "Operations at the same time for each directory (32)"},
        [](const Value& v, Draft& d) { d.config.queue_depth = v.small(1, 4096); },
        [](const Config& c) { return json(c.queue_depth); }},
   };
@@ -221,12 +232,12 @@ std::vector<Key> own_keys() {
        [](const Value& v, Draft& d) { d.config.data = v.strings("the path of a data file"); },
        [](const Config& c) { return list_or_null(c.data); },
        false,
-       true},
+       ListOf::words},
       {{"spillway.eval_data", KeyEffect::used, "a path, or a list of them", "What to measure the loss on"},
        [](const Value& v, Draft& d) { d.config.eval_data = v.strings("the path of a data file"); },
        [](const Config& c) { return list_or_null(c.eval_data); },
        false,
-       true},
+       ListOf::words},
       {{"spillway.eval_every", KeyEffect::used, "steps",
         "After which it is measured (after the last one only)"},
        [](const Value& v, Draft& d) { d.config.eval_every = v.integer(1, kMostSteps); },
@@ -304,8 +315,40 @@ std::vector<Key> own_keys() {
         "Layer inputs are kept, and the rest of a layer is computed again"},
        only("auto")},
       {{"spillway.delayed_update", later, "false", not_built}, only(false)},
-      {{"spillway.checksums", later, "false", not_built}, only(false)},
-      {{"spillway.direct_io", KeyEffect::used, "true", "Transfers pass by the page cache"}, only(true)},
+      {{"spillway.nvme_bandwidth", KeyEffect::used, "a number, or a list of them",
+        "How fast the drive behind each directory is, such as in GB/s: bytes are spread in this proportion "
+        "(measured at the start where there are several)"},
+       [](const Value& v, Draft& d) { d.config.nvme_bandwidth = v.positive_numbers(); },
+       [](const Config& c) { return list_or_null(c.nvme_bandwidth); },
+       false,
+       ListOf::numbers},
+      {{"spillway.io_engine", KeyEffect::used, "auto, io_uring, posix",
+        "What reads and writes drives; posix is a pool of threads (auto: io_uring where it is allowed, and a "
+        "line in the start block where not)"},
+       [](const Value& v, Draft& d) {
+         d.config.io_engine = v.word({"auto", "io_uring", "posix"});
+       },
+       [](const Config& c) { return json(c.io_engine); }},
+      {{"spillway.io_sqpoll", KeyEffect::used, "true, false",
+        "A thread of the kernel takes operations over without system calls, and needs a processor (false)"},
+       [](const Value& v, Draft& d) { d.config.io_sqpoll = v.boolean(); },
+       [](const Config& c) { return json(c.io_sqpoll); }},
+      {{"spillway.io_iopoll", KeyEffect::used, "true, false",
+        "Completions are polled for; for drives whose driver has queues for that (false)"},
+       [](const Value& v, Draft& d) { d.config.io_iopoll = v.boolean(); },
+       [](const Config& c) { return json(c.io_iopoll); }},
+      {{"spillway.checksums", KeyEffect::used, "true, false",
+        "What is written to NVMe leaves an XXH3 in memory, and what is read is held against it (false)"},
+       [](const Value& v, Draft& d) { d.config.checksums = v.boolean(); },
+       [](const Config& c) { return json(c.checksums); }},
+      {{"spillway.direct_io", KeyEffect::used, "true, false",
+        "Transfers pass by the page cache (true); false: for file systems without direct I/O"},
+       [](const Value& v, Draft& d) { d.config.direct_io = v.boolean(); },
+       [](const Config& c) { return json(c.direct_io); }},
+      {{"spillway.io_faults", KeyEffect::used, "a list such as short=0.2,delay=0.1,fail=100:EIO",
+        "Faults that are put into reads and writes on purpose, to see what a run does; section \"Faults on purpose\" (none)"},
+       [](const Value& v, Draft& d) { d.config.io_faults = v.string("a list of faults"); },
+       [](const Config& c) { return text_or_null(c.io_faults); }},
       {{"spillway.communication_timeout", later, "seconds", "Of a collective between ranks"},
        [](const Value& v, Draft&) { v.number(1e9); }},
   };

@@ -30,12 +30,14 @@ struct Draft {
   std::optional<std::string> warmup_type;
 };
 
+enum class ListOf { nothing, words, numbers };
+
 struct Key {
   KeyInfo info;
   std::function<void(const Value&, Draft&)> read;
   std::function<nlohmann::json(const Config&)> write = {};  ///< empty: nothing to write; null: left out
   bool assumed = false;                                     ///< a default is worth telling
-  bool is_list = false;  ///< given several times on the command line, it is a list
+  ListOf list = ListOf::nothing;  ///< given several times on the command line, it is a list of these
 };
 
 /// Keys with an effect, and those that will have one.

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
+#include <set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -90,26 +93,45 @@ std::int64_t Value::size() const {
   return integer(0, std::int64_t{1} << 62);
 }
 
-std::string Value::directory() const {
-  const std::vector<std::string> paths = strings("the path of a directory");
-  if (paths.size() != 1) {
-    throw not_a("one directory", "state is not striped over several drives yet: name one of them");
+std::vector<double> Value::positive_numbers() const {
+  const std::vector<json> given = value.is_array() ? value.get<std::vector<json>>() : std::vector<json>{value};
+  std::vector<double> numbers;
+  for (const json& one : given) {
+    constexpr double most = 1e6;
+    const double x = one.is_number() ? one.get<double>() : 0.0;
+    if (!(x > 0.0 && x <= most))
+      throw Value{one, where}.not_a(fmt::format("a number above 0, at most {}", most));
+    numbers.push_back(x);
   }
-  constexpr std::size_t kLongest = 4096;  // PATH_MAX
-  if (paths.front().size() >= kLongest) throw not_a("a path that a system takes: it is too long");
+  if (numbers.empty()) throw not_a("a number, or a list of them");
+  return numbers;
+}
+
+std::vector<std::string> Value::directories() const {
+  constexpr std::size_t most = 32, longest = 4096;  // PATH_MAX
+  std::vector<std::string> paths = strings("the path of a directory");
+  if (paths.size() > most) throw not_a(fmt::format("a list of at most {} directories", most));
   std::array<char, 256> host{};
   if (gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
   // One rank, the first.
   const std::pair<std::string_view, std::string> placeholders[] = {
       {"{rank}", "0"}, {"{local_rank}", "0"}, {"{host}", host.data()}};
-  std::string path = paths.front();
-  for (const auto& [placeholder, text] : placeholders) {
-    for (auto at = path.find(placeholder); at != std::string::npos;
-         at = path.find(placeholder, at + text.size())) {
-      path.replace(at, placeholder.size(), text);
+  std::set<std::filesystem::path> seen;
+  for (std::string& path : paths) {
+    if (path.size() >= longest) throw not_a("a path that a system takes: it is too long");
+    for (const auto& [placeholder, text] : placeholders) {
+      for (auto at = path.find(placeholder); at != std::string::npos;
+           at = path.find(placeholder, at + text.size())) {
+        path.replace(at, placeholder.size(), text);
+      }
+    }
+    // "/a", "/a/" and "/b/../a" are one directory; a link to it is known only when it is opened.
+    if (!seen.insert((std::filesystem::path(path) / "").lexically_normal()).second) {
+      throw refuse(fmt::format("{}: the directory {} is given twice", where, path),
+                   "name each drive once: striping over one and the same gains nothing");
     }
   }
-  return path;
+  return paths;
 }
 
 Value from_flag(const ConfigOverride& given) {

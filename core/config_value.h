@@ -40,7 +40,9 @@ struct Value {
   std::vector<std::string> strings(std::string_view what) const;  ///< a string, or a list of them
   std::int64_t size() const;                                      ///< bytes
   Tier tier() const { return parse_tier(string("device, host or nvme"), where); }
-  std::string directory() const;  ///< of a string, or a list of one; {rank}, {local_rank} and {host} replaced
+  std::vector<double> positive_numbers() const;  ///< a number, or a list of them
+  /// A string, or a list of them, each directory once; {rank}, {local_rank} and {host} replaced.
+  std::vector<std::string> directories() const;
 };
 
 /// What was typed for one key: a number where it is one, else a word.

@@ -149,7 +149,7 @@ int run(const std::string& directory) {
   spillway::Config config;
   config.parameter_tier = config.optimizer_tier =
       directory.empty() ? spillway::Tier::host : spillway::Tier::nvme;
-  config.parameter_nvme_path = config.optimizer_nvme_path = directory;
+  config.parameter_nvme_paths = config.optimizer_nvme_paths = {directory};
 
   // These outlive the engine. The device has a limit, as a GPU has.
   spillway::HostDevice device({.memory = 8 << 20, .threads = 2});

@@ -26,18 +26,19 @@ int update_threads(const Config& config) {
 /// In the order of Swap's requests: parameters, then records.
 std::vector<Swap::Request> swap_requests(const Config& config, const Plan& plan) {
   std::vector<Swap::Request> requests;
-  const auto add = [&](Tier tier, const char* name, const std::string& directory, const char* key) {
+  const auto add = [&](Tier tier, const char* name, const std::vector<std::string>& directories,
+                       const char* key) {
     if (tier != Tier::nvme) return;
-    if (directory.empty()) {
+    if (directories.empty()) {
       throw Error(ErrorKind::configuration, fmt::format("{} on nvme need a directory", name),
                   {.hint = fmt::format("give --nvme-path, or {} in the configuration", key)});
     }
     if (const std::int64_t bytes = plan.nvme.bytes_of(name); bytes > 0)
-      requests.push_back({name, directory, bytes});
+      requests.push_back({name, directories, bytes});
   };
-  add(config.parameter_tier, "parameters", config.parameter_nvme_path,
+  add(config.parameter_tier, "parameters", config.parameter_nvme_paths,
       "zero_optimization.offload_param.nvme_path");
-  add(config.optimizer_tier, "optimizer records", config.optimizer_nvme_path,
+  add(config.optimizer_tier, "optimizer records", config.optimizer_nvme_paths,
       "zero_optimization.offload_optimizer.nvme_path");
   return requests;
 }
@@ -60,7 +61,8 @@ struct Engine::State {
     context.emplace(Context{config, layout, sizes, Chunks(layout, sizes), device, host, workers, isa,
                             DeviceState(device, workers, isa), t});
     const auto requests = swap_requests(config, plan);
-    if (!requests.empty()) swap.emplace(nvme, requests, config.queue_depth, config.block_bytes);
+    if (!requests.empty())
+      swap.emplace(nvme, host, requests, swap_options(config), plan.host.bytes_of("checksums"));
     const auto region = [&](const char* name) {
       for (std::size_t i = 0; i < requests.size(); ++i) {
         if (requests[i].name == name) return swap->region(i);
@@ -87,6 +89,7 @@ struct Engine::State {
                               name_of(config.optimizer.optimizer), name_of(config.precision), why));
     }
     if (config.accumulation < 1) throw std::logic_error("Engine: accumulation below 1");
+    swap_options(config);  // refuses what cannot be read, wherever state lies
     check_plan(layout, config, {.device = device.budget().limit(), .host = config.host_memory});
     return make_plan(layout, config);
   }
@@ -381,8 +384,15 @@ EngineCounters Engine::counters() const {
     const aio::QueueCounters io = state_->swap->queue().counters();
     counters.nvme_read_bytes = io.read_bytes;
     counters.nvme_written_bytes = io.written_bytes;
+    counters.nvme_copied_bytes = io.copied_bytes;
+    counters.nvme_resubmissions = io.resubmissions;
   }
   return counters;
+}
+
+std::optional<IoReport> Engine::io() const {
+  if (!state_->swap) return std::nullopt;
+  return state_->swap->report();
 }
 
 const void* UnitView::parameter(int parameter) const {

@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -93,6 +95,26 @@ struct EngineCounters {
   std::int64_t steps = 0;  ///< updates made; what bias correction counts
   std::int64_t skipped_steps = 0;
   std::int64_t nvme_read_bytes = 0, nvme_written_bytes = 0;
+  std::int64_t nvme_copied_bytes = 0;   ///< of those, what was not aligned and passed through a copy: none
+  std::int64_t nvme_resubmissions = 0;  ///< operations that were repeated, having moved nothing or a part
+};
+
+/// How what lies on NVMe is read and written, after all that was tried.
+struct IoReport {
+  std::string engine;             ///< "io_uring", or "posix": a pool of threads
+  bool registered_files = false;  ///< with the kernel, which makes each operation cheaper
+  bool registered_memory = false;
+  bool single_issuer = false, deferred_task_run = false;  ///< of the ring
+  bool sqpoll = false, iopoll = false;
+  int depth = 0;                 ///< operations in flight at most
+  std::int64_t block_bytes = 0;  ///< into which transfers are cut
+  struct Place {
+    std::string directory;
+    std::int64_t bytes = 0;  ///< reserved there
+  };
+  std::vector<Place> places;       ///< each directory once
+  std::int64_t checksums = 0;      ///< extents of which one is kept at the moment
+  std::vector<std::string> notes;  ///< what is not as it was asked for or could be, one line each
 };
 
 /// One calling thread; several engines may live in a process. Errors of asynchronous work are thrown by the
@@ -138,6 +160,7 @@ class Engine {
   const Plan& plan() const;
   const Budget& budget(Tier tier) const;  ///< what is in use, by name
   EngineCounters counters() const;
+  std::optional<IoReport> io() const;  ///< nothing where nothing lies on NVMe
 
  private:
   friend class UnitView;

@@ -54,6 +54,8 @@ OptimizerStream::OptimizerStream(const Context& context, ParameterStream& parame
     slots_[i].host_record = piece(host_records_, chunks.record_bytes);
     slots_[i].device_high = piece(device_high_, chunks.weight_bytes);
   }
+  if (weights == Tier::nvme) high_registered_ = SwapMemory(*swap, host_high_);
+  if (records_.tier() == Tier::nvme) records_registered_ = SwapMemory(*swap, host_records_);
 }
 
 cpu_adam::Planes OptimizerStream::Chunk::planes(const StateSizes& sizes) const {

@@ -75,6 +75,7 @@ class OptimizerStream {
       weight_buffers_;  ///< a number in the trace for each unit's planes
   Store records_;
   Memory host_high_, host_records_, device_high_;
+  SwapMemory high_registered_, records_registered_;
   Slot slots_[kUpdateSlots];
 };
 

@@ -42,6 +42,7 @@ ParameterStream::ParameterStream(const Context& context, Swap* swap, Swap::Regio
   for (int i = 0; i < kStagingSlots; ++i) {
     staging_[static_cast<std::size_t>(i)].data = staging_memory_.data() + i * staging_bytes;
   }
+  staging_registered_ = SwapMemory(*swap, staging_memory_);
 }
 
 ParameterStream::View ParameterStream::gather(int unit) {

@@ -57,6 +57,7 @@ class ParameterStream {
   Store store_;
   Memory slot_memory_;
   Memory staging_memory_;
+  SwapMemory staging_registered_;
   std::vector<Slot> slots_;
   std::array<Staging, kStagingSlots> staging_{};
   std::size_t next_staging_ = 0;

@@ -1,5 +1,6 @@
 #include "plan.h"
 
+#include "../aio/volume.h"
 #include "../core/error.h"
 #include "../core/size.h"
 #include "../cpu_adam/norm.h"
@@ -30,6 +31,30 @@ GradientPlanes::GradientPlanes(const Layout::Unit& unit, const Config& config)
   type = is_sum ? DType::fp32 : StateSizes(config).weight;
   bytes = planes * unit.trainable * size_of(type);
 }
+
+namespace {
+
+/// What checksums occupy: one for each write of a chunk, or, with several directories, for each part of it.
+std::int64_t checksum_bytes(const Layout& layout, const Config& config, const StateSizes& sizes,
+                            const Chunks& chunks) {
+  if (!config.checksums) return 0;
+  std::int64_t count = 0;
+  const auto add = [&](std::int64_t bytes, const std::vector<std::string>& directories) {
+    // A row of stripes may begin and end inside of one.
+    if (bytes > 0) count += directories.size() > 1 ? bytes / aio::VolumeOptions{}.stripe_bytes + 2 : 1;
+  };
+  for (const Layout::Unit& unit : layout.units()) {
+    for (std::int64_t first = 0; first < unit.elements; first += chunks.elements) {
+      const std::int64_t elements = std::min(chunks.elements, unit.elements - first);
+      const std::int64_t state = std::clamp<std::int64_t>(unit.trainable - first, 0, chunks.elements);
+      if (config.parameter_tier == Tier::nvme) add(elements * sizes.weight_bytes, config.parameter_nvme_paths);
+      if (config.optimizer_tier == Tier::nvme) add(sizes.record.bytes(state), config.optimizer_nvme_paths);
+    }
+  }
+  return count * kChecksumBytes;
+}
+
+}  // namespace
 
 Plan make_plan(const Layout& layout, const Config& config) {
   const StateSizes sizes(config);
@@ -81,6 +106,8 @@ Plan make_plan(const Layout& layout, const Config& config) {
   }
   plan.host.add("norm sums", cpu_adam::norm_blocks(layout.largest_trainable()) * 8);
   plan.host.add("conversion", kConversionElements * 4);
+  if (const std::int64_t bytes = checksum_bytes(layout, config, sizes, chunks); bytes > 0)
+    plan.host.add("checksums", bytes);
 
   if (config.parameter_tier == Tier::nvme) plan.nvme.add("parameters", weights_in_file);
   if (config.optimizer_tier == Tier::nvme) plan.nvme.add("optimizer records", records);

@@ -48,6 +48,7 @@ constexpr std::int64_t kChunkElements = 112 * 2048;
 constexpr std::int64_t kBlockBytes = 4096;           ///< what direct transfers are multiples of
 constexpr int kUpdateSlots = 3;                      ///< a chunk read, one updated, one written at a time
 constexpr int kStagingSlots = 2;                     ///< one filled while the other is emptied
+constexpr std::int64_t kChecksumBytes = 80;          ///< of a hash, its extent, and the tree that holds it
 constexpr std::int64_t kConversionElements = 16384;  ///< of a piece in Engine::load and read
 
 /// Bytes by name and tier of the whole run: a pure function of its arguments.

@@ -46,8 +46,8 @@ std::optional<Config> cheapest_placement(const Layout& layout, const Config& con
       Config other = config;
       other.optimizer_tier = optimizer;
       other.parameter_tier = parameters;
-      if (optimizer == Tier::nvme && other.optimizer_nvme_path.empty()) continue;
-      if (parameters == Tier::nvme && other.parameter_nvme_path.empty()) continue;
+      if (optimizer == Tier::nvme && other.optimizer_nvme_paths.empty()) continue;
+      if (parameters == Tier::nvme && other.parameter_nvme_paths.empty()) continue;
       const Plan plan = make_plan(layout, other);
       if (!fits(plan, limits)) continue;
       const StepTraffic traffic = step_traffic(layout, other);

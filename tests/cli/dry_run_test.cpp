@@ -151,6 +151,12 @@ struct FlagAndKey {
   json value;
 };
 
+/// --nvme-path stands for two keys.
+json nvme_paths(const std::string& one, const std::string& other) {
+  const json place = {{"nvme_path", {one, other}}};
+  return {{"zero_optimization", {{"offload_optimizer", place}, {"offload_param", place}}}};
+}
+
 TEST_F(DryRun, EveryFlagIsItsKey) {
   const std::string text = scratch_.write("text.txt", sample_text()),
                     other = scratch_.write("other.txt", sample_text());
@@ -173,6 +179,16 @@ TEST_F(DryRun, EveryFlagIsItsKey) {
       {{"--offload-param", "host"}, "/zero_optimization/offload_param/device", "host"},
       {{"--device-memory", "1G"}, "/spillway/device_memory", "1GiB"},
       {{"--host-memory", "2GB"}, "/spillway/host_memory", 2'000'000'000},
+      {{"--nvme-path", scratch_.root(), "/elsewhere"}, "", nvme_paths(scratch_.root(), "/elsewhere")},
+      {{"--nvme-bandwidth", "2", "--nvme-bandwidth", "3.5"}, "/spillway/nvme_bandwidth", {2, 3.5}},
+      {{"--block-size", "8192"}, "/aio/block_size", 8192},
+      {{"--queue-depth", "5"}, "/aio/queue_depth", 5},
+      {{"--io-engine", "posix"}, "/spillway/io_engine", "posix"},
+      {{"--io-sqpoll", "true"}, "/spillway/io_sqpoll", true},
+      {{"--io-iopoll", "true"}, "/spillway/io_iopoll", true},
+      {{"--checksums", "true"}, "/spillway/checksums", true},
+      {{"--direct-io", "false"}, "/spillway/direct_io", false},
+      {{"--io-faults", "short=0.5"}, "/spillway/io_faults", "short=0.5"},
       {{"--update-threads", "3"}, "/spillway/update_threads", 3},
       {{"--device-threads", "3"}, "/spillway/device_threads", 3},
       {{"--pin-threads", "true"}, "/spillway/pin_threads", true},
@@ -194,7 +210,11 @@ TEST_F(DryRun, EveryFlagIsItsKey) {
   const json plain = config_of(base, {});
   for (const auto& [flag, key, value] : all) {
     json file = base;
-    file[json::json_pointer(key)] = value;
+    if (key.empty()) {
+      file.update(value);
+    } else {
+      file[json::json_pointer(key)] = value;
+    }
     const json by_flag = config_of(base, flag);
     EXPECT_EQ(by_flag, config_of(file, {})) << flag[0];
     EXPECT_NE(by_flag, plain) << flag[0];

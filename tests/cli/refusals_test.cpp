@@ -129,6 +129,30 @@ TEST_F(Refusals, Directories) {
           {"zero_optimization.offload_param.nvme_path", "--nvme-path"});
 }
 
+TEST_F(Refusals, WhatIsSaidAboutDrives) {
+  const std::string nvme = scratch_.path("nvme");
+  refused(whole({"--nvme-path", nvme + "/"}), 2, {"--nvme-path", "given twice", nvme});
+  refused(whole({"--nvme-bandwidth", "1", "2"}), 2, {"--nvme-bandwidth", "2 numbers", "1 directory"});
+  refused(whole({"--nvme-bandwidth", "0"}), 2, {"--nvme-bandwidth", "above 0"});
+  refused(whole({"--nvme-bandwidth", "fast"}), 2, {"--nvme-bandwidth", "fast"});
+  refused(whole({"--io-engine", "libaio"}), 2, {"--io-engine", "libaio", "auto or io_uring or posix"});
+  refused(whole({"--io-engine", "posix", "--io-sqpoll", "true"}), 2, {"--io-engine", "--io-sqpoll"});
+  refused(whole({"--io-iopoll", "true", "--direct-io", "false"}), 2, {"--io-iopoll", "--direct-io"});
+  refused(whole({"--checksums", "crc32"}), 2, {"--checksums", "true or false"});
+  refused(whole({"--direct-io", "off"}), 2, {"--direct-io", "true or false"});
+  refused(whole({"--queue-depth", "0"}), 2, {"--queue-depth", "1 to 4096"});
+  refused(whole({"--block-size", "1000"}), 2, {"--block-size", "4096"});
+  for (const std::string faults : {"shorts=0.5", "short=2", "fail=3:EWHAT", "reorder,"}) {
+    refused(whole({"--io-faults", faults}), 2, {"spillway.io_faults", "--io-faults"});
+    // Before anything starts, and also where there is no drive.
+    refused(whole({"--io-faults", faults, "--offload-optimizer", "host", "--offload-parameters", "host"}), 2,
+            {"--io-faults"});
+  }
+  // The second of two directories is tried like the first.
+  refused(whole({"--nvme-path", scratch_.path("gone")}), 4, {scratch_.path("gone"), "No such file"});
+  refused(whole({"--nvme-path", "/dev/shm", "--nvme-bandwidth", "1", "1"}), 4, {"/dev/shm", "tmpfs"});
+}
+
 TEST_F(Refusals, ADriveThatIsTooSmall) {
   // A drive of 8 MiB, seen by one process only; what is mounted there goes with it.
   const std::string image = scratch_.write("image", std::string(8 << 20, '\0'));
@@ -309,9 +333,30 @@ TEST(FirstContact, TheProgramAloneExplainsItself) {
 TEST(FirstContact, HelpNamesEveryFlagWithExamples) {
   const Outcome outcome = run_program({"train", "--help"});
   EXPECT_EQ(outcome.exit_code, 0);
-  for (const std::string flag : {"--config", "--data", "--steps", "--seed", "--device ", "--device-memory",
-                                 "--host-memory", "--offload-optimizer", "--offload-parameters", "--nvme-path",
-                                 "--update-threads", "--device-threads", "--trace", "--json", "Examples"}) {
+  for (const std::string flag : {"--config",
+                                 "--data",
+                                 "--steps",
+                                 "--seed",
+                                 "--device ",
+                                 "--device-memory",
+                                 "--host-memory",
+                                 "--offload-optimizer",
+                                 "--offload-parameters",
+                                 "--nvme-path",
+                                 "--nvme-bandwidth",
+                                 "--block-size",
+                                 "--queue-depth",
+                                 "--io-engine",
+                                 "--io-sqpoll",
+                                 "--io-iopoll",
+                                 "--checksums",
+                                 "--direct-io",
+                                 "--io-faults",
+                                 "--update-threads",
+                                 "--device-threads",
+                                 "--trace",
+                                 "--json",
+                                 "Examples"}) {
     EXPECT_NE(outcome.out.find(flag), std::string::npos) << flag;
   }
   EXPECT_NE(outcome.out.find("A flag overrides the configuration file"), std::string::npos);

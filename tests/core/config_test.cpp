@@ -72,9 +72,9 @@ TEST(Config, EveryKeyHasItsEffect) {
   EXPECT_EQ(config.optimizer.weight_decay, 0.1);
   EXPECT_EQ(config.stage, 2);
   EXPECT_EQ(config.optimizer_tier, Tier::nvme);
-  EXPECT_EQ(config.optimizer_nvme_path, "/a");
+  EXPECT_EQ(config.optimizer_nvme_paths, std::vector<std::string>{"/a"});
   EXPECT_EQ(config.parameter_tier, Tier::host);
-  EXPECT_EQ(config.parameter_nvme_path, "/b");
+  EXPECT_EQ(config.parameter_nvme_paths, std::vector<std::string>{"/b"});
   EXPECT_EQ(config.model, R"({"n_layer":3})");
   EXPECT_EQ(config.sequence_length, 500);
   EXPECT_EQ(config.seed, 7u);
@@ -316,7 +316,7 @@ TEST(Config, TheCommandLineStandsBeforeTheFileAndIsNamedInMessages) {
       {"zero_optimization.offload_param.nvme_path", "123", "--nvme-path"},
       {"zero_optimization.offload_param.device", "nvme", "--offload-parameters"}};
   // A directory may have a number for a name; as typed, it is a path all the same.
-  EXPECT_EQ(parse(file, flags).parameter_nvme_path, "123");
+  EXPECT_EQ(parse(file, flags).parameter_nvme_paths, std::vector<std::string>{"123"});
   const Config config = parse(file, flags);
   EXPECT_EQ(config.steps, 5);
   EXPECT_EQ(config.device_memory, 40 << 20);

@@ -47,7 +47,7 @@ Measured train(std::int64_t layers) {
   Config config;
   config.parameter_tier = config.optimizer_tier = Tier::nvme;
   const char* directory = std::getenv("SPILLWAY_TEST_DIR");
-  config.parameter_nvme_path = config.optimizer_nvme_path = directory != nullptr ? directory : ".";
+  config.parameter_nvme_paths = config.optimizer_nvme_paths = {directory != nullptr ? directory : "."};
   config.update_threads = 1;
   HostDevice device({.threads = 1});
   SingleRankCommunicator communicator;

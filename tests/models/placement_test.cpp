@@ -43,7 +43,7 @@ std::string train(const Choice& choice, int steps) {
   config.parameter_tier = choice.parameters;
   config.optimizer_tier = choice.optimizer;
   const char* directory = std::getenv("SPILLWAY_TEST_DIR");
-  config.parameter_nvme_path = config.optimizer_nvme_path = directory != nullptr ? directory : ".";
+  config.parameter_nvme_paths = config.optimizer_nvme_paths = {directory != nullptr ? directory : "."};
   config.accumulation = choice.micro_batches;
   config.gradient_clipping = choice.clip;
   config.update_threads = choice.update_threads;

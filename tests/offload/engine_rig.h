@@ -38,7 +38,7 @@ inline toy::Run make_run(Tier parameters, Tier optimizer, const Directory& direc
   toy::Run run;
   run.config.parameter_tier = parameters;
   run.config.optimizer_tier = optimizer;
-  run.config.parameter_nvme_path = run.config.optimizer_nvme_path = directory.path();
+  run.config.parameter_nvme_paths = run.config.optimizer_nvme_paths = {directory.path()};
   run.config.update_threads = 1;
   run.config.gradient_clipping = 1.0;
   return run;

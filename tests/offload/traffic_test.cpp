@@ -48,7 +48,7 @@ TEST(Traffic, GathersAreReadEachTimeAndRecordsOnce) {
 
 class Cheapest : public testing::Test {
  protected:
-  Cheapest() { config_.parameter_nvme_path = config_.optimizer_nvme_path = "/drive"; }
+  Cheapest() { config_.parameter_nvme_paths = config_.optimizer_nvme_paths = {"/drive"}; }
   std::string flags(const Limits& limits) const {
     const auto best = cheapest_placement(layout_, config_, limits);
     return best ? placement_flags(*best) : "none";
@@ -104,7 +104,7 @@ TEST_F(Cheapest, IsNothingWhereNothingFits) {
                       .is_one_drive = false};
   EXPECT_EQ(flags(enough), "--offload-parameters nvme --offload-optimizer nvme");
   EXPECT_NO_THROW(check_plan(layout_, nvme_, enough));
-  config_.parameter_nvme_path = config_.optimizer_nvme_path = "";
+  config_.parameter_nvme_paths = config_.optimizer_nvme_paths = {};
   EXPECT_EQ(flags({.device = device, .host = host}), "none");
 }
 
