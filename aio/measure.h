@@ -5,9 +5,11 @@
 #include "volume.h"
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <span>
+#include <vector>
 
 namespace spillway::aio {
 
@@ -18,7 +20,7 @@ enum class Traffic : std::uint8_t {
   alternating,  ///< as many bytes read as written, by turns: a phase of reads, then one of writes
 };
 
-/// How long operations took, in buckets 1/16 wide of their value; exact below 16 us.
+/// How long operations took, in whole microseconds up to 16, and above in buckets 1/16 wide of their value.
 class LatencyHistogram {
  public:
   void add(double seconds) noexcept;
@@ -33,6 +35,9 @@ class LatencyHistogram {
   std::int64_t count_ = 0;
 };
 
+/// Pieces of time in which a slice's course is kept.
+inline constexpr double course_seconds = 0.05;
+
 /// What one slice moved.
 struct Sample {
   double seconds = 0;
@@ -42,6 +47,8 @@ struct Sample {
   double cpu_seconds = 0;  ///< user and system, of the whole process; the kernel's own workers included where
                            ///< they are charged to it
   LatencyHistogram latency = {};
+  /// Bytes that landed in each course_seconds from the start on; the last one lasts shorter.
+  std::vector<std::int64_t> course = {};
 
   double bytes_per_s() const {
     return seconds > 0 ? static_cast<double>(read_bytes + written_bytes) / seconds : 0;
@@ -57,28 +64,36 @@ struct MeasureSetting {
   bool iopoll = false;
 };
 
-/// A volume whose every word tells where it belongs, and the memory through which slices pass. Used by one
-/// thread.
+/// A volume whose every word tells where it belongs (pattern.h), and the memory through which slices pass. Used
+/// by one thread.
+///
+/// All members throw the errors of a Queue and of its transfers; the measurement may be used again then.
 class Measurement {
  public:
   /// Takes the whole volume. `transfer_bytes` is what one call of the queue moves, cut into blocks there:
-  /// larger than any block that will be measured.
+  /// the next multiple of the block that is measured.
   Measurement(Volume volume, std::int64_t transfer_bytes);
   ~Measurement();
   Measurement(const Measurement&) = delete;
   Measurement& operator=(const Measurement&) = delete;
 
   /// Writes every extent once: first writes into reserved space are slower, and what is read must be known.
-  /// Extents that hold the pattern already (a sample of them is looked at) are left alone where `keep` is set.
-  /// `progress` is called with the share that is done.
-  void prepare(bool keep, const std::function<void(double done)>& progress);
+  /// With `keep`, a sample is looked at first, and a volume that was written before is left alone: one that
+  /// holds the pattern wherever `traffic` reads, and anything but zeros wherever it only writes.
+  /// `progress`, where given, is called with the share that is done.
+  void prepare(bool keep, const std::function<void(double done)>& progress, Traffic traffic = Traffic::read);
 
   /// Walks on through the volume for that long, starting where the last slice ended: sequentially, at the end
-  /// from the beginning again. Reads and writes use halves of the volume of their own where both happen.
+  /// from the beginning again. Reads and writes use halves of the volume of their own where both happen, the
+  /// writes the second. At every moment more is under way than the ring takes, as far as the volume has room.
+  /// What was under way at the end is waited for, and counts, as does its time. Outside the timed part are the
+  /// ring's making (where the setting is not that of the last slice), and marks: some pages that will be
+  /// written are spoilt first, and all memory that will be read into, so that a transfer that moves nothing is
+  /// found by verify().
   Sample run(const MeasureSetting& setting, Traffic traffic, double seconds);
 
-  /// Reads back a sample of what was written since the last call and looks at what the last reads brought.
-  /// Throws Error (io) naming the first word that is wrong.
+  /// Reads back marks and a sample of what was written since the last call, without the queue, and looks at
+  /// all that the last reads brought. Throws Error (io) naming the first word that is wrong.
   void verify();
 
   std::int64_t written_bytes() const;  ///< in all, preparation included: what the drive had to bear
@@ -87,6 +102,8 @@ class Measurement {
 
  private:
   struct State;
+  class Flow;
+  static void alternate(Flow& flow, std::int64_t phase, const std::function<bool()>& due);
   std::unique_ptr<State> state_;
 };
 

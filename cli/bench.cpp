@@ -15,11 +15,14 @@ CLI::App* add_bench(CLI::App& program, BenchOptions& options) {
       "bench", "Measure a part of the engine beside the best that this machine could do");
   bench->require_subcommand(0, 1);
   bench->footer(
-      "Every benchmark verifies its results before it measures, and says its figure as a share of a floor "
-      "that\n"
-      "was measured in the same run. spillway bench adam --help explains one, with examples.");
+      "Every benchmark verifies its results outside the time that it takes, and says how much its figures "
+      "vary.\n"
+      "spillway bench io --help explains one, with examples.");
   add_bench_adam(*bench, options.adam)->callback([&options] {
     options.chosen = [&options] { bench_adam(options.adam); };
+  });
+  add_bench_io(*bench, options.io)->callback([&options] {
+    options.chosen = [&options] { bench_io(options.io); };
   });
   return bench;
 }

@@ -2,6 +2,7 @@
 // spillway bench: the group of sub-commands that measure a part of the engine beside the floor it is held
 // against.
 #include "bench_adam.h"
+#include "bench_io.h"
 
 #include <functional>
 #include <string_view>
@@ -16,6 +17,7 @@ namespace spillway::cli {
 
 struct BenchOptions {
   AdamBenchOptions adam;
+  IoBenchOptions io;
   std::function<void()> chosen;  ///< runs the sub-command that was named; empty where none was
 };
 
