@@ -116,6 +116,13 @@ std::string drive_of(const Place& place) {
   return place.drive.describe();
 }
 
+/// Whether transfers there can be polled for: the system says so of a device below it, or nothing at all.
+bool may_poll(const Place& place) {
+  const auto& layers = place.drive.layers;
+  return layers.empty() || std::any_of(layers.begin(), layers.end(),
+                                       [](const aio::BlockDevice& device) { return device.polled_queues; });
+}
+
 std::string each_once(const std::vector<Place>& places, std::string (*text)(const Place&)) {
   std::vector<std::string> all;
   for (const Place& place : places) {
@@ -239,7 +246,6 @@ IoSetting settle(const IoBenchOptions& options) {
   task.only_first = setting.modes.size() == 1;
   task.setting.engine = engine_of(options.engine);
   task.setting.sqpoll = options.sqpoll;
-  task.setting.iopoll = options.iopoll;
   task.file.direct = direct_of(options.direct);
   if (!(options.seconds > 0 && options.seconds <= kMostSeconds)) {
     throw usage(fmt::format("--seconds: {} is not above 0 and at most {}", options.seconds, kMostSeconds),
@@ -266,6 +272,9 @@ IoSetting settle(const IoBenchOptions& options) {
                             std::find_if(places.begin(), places.end(), is_memory)->path),
                 "name a directory on a drive; --direct on measures what the software itself costs there");
   }
+  task.setting.iopoll = options.iopoll && std::all_of(places.begin(), places.end(), may_poll);
+  if (options.iopoll && !task.setting.iopoll)
+    setting.notes.push_back("--iopoll: the drive has no queues that can be polled; it interrupts instead");
   setting.drive = each_once(places, drive_of);
   setting.file_system = each_once(places, [](const Place& place) {
     return S_ISBLK(place.status.st_mode) ? std::string("none") : place.drive.file_system;

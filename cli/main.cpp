@@ -2,6 +2,7 @@
 // code.
 #include "../core/error.h"
 #include "bench.h"
+#include "doctor.h"
 #include "interrupt.h"
 #include "text.h"
 #include "train.h"
@@ -58,6 +59,8 @@ int run(int argc, char** argv) {
   const CLI::App* train = cli::add_train(program, train_options);
   cli::BenchOptions bench_options;
   cli::add_bench(program, bench_options);
+  cli::DoctorOptions doctor_options;
+  const CLI::App* doctor = cli::add_doctor(program, doctor_options);
   program.require_subcommand(0, 1);
   try {
     program.parse(argc, argv);
@@ -79,6 +82,8 @@ int run(int argc, char** argv) {
   }
   if (train->parsed()) {
     cli::train(train_options);
+  } else if (doctor->parsed()) {
+    cli::doctor(doctor_options);
   } else if (bench_options.chosen) {
     bench_options.chosen();
   } else {

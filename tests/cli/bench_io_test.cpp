@@ -145,7 +145,7 @@ TEST_F(BenchIo, GivesAFlatRowForEveryModeWhoseFieldsAgree) {
 TEST_F(BenchIo, SaysWhatItDoesInOrder) {
   rows({});
   std::size_t place = 0;
-  for (const std::string part :
+  for (const std::string& part :
        {std::string("spillway " SPILLWAY_VERSION), std::string("machine"), directory(), std::string("drive"),
         std::string("file system"), std::string("16 MiB, in files without a name"),
         std::string("in blocks of 64 KiB, 8 in flight, direct"), std::string("engine"), std::string("GB/s"),

@@ -262,8 +262,9 @@ TEST_P(Io, AFileThatEndsEarlyIsAnError) {
 TEST_P(Io, BitsThatFlipAreFoundByChecksumsAndByNothingElse) {
   const std::string hash = expected();
   bool unnoticed = false;
-  for (const int n : {20, 30, 40, 50, 60}) {
+  for (const int n : {400, 440, 480, 520, 560}) {  // after the first writes: zeros that were reserved have no sum
     toy::Run run = this->run();
+    run.config.block_bytes = 64 << 10;
     run.config.io_faults = "flip=" + std::to_string(n);
     {
       toy::Trainer trainer(run);
