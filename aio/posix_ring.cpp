@@ -120,6 +120,7 @@ class PosixRing final : public Ring {
     const SignalsBlocked blocked;
     try {
       threads_.emplace_back([this] { work(); });
+      ::pthread_setname_np(threads_.back().native_handle(), "spillway-io");
       return true;
     } catch (const std::system_error&) {
       return false;  // those that there are serve all

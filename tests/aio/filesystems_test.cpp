@@ -303,6 +303,21 @@ TEST_F(FileSystemTest, AFileSystemWithoutDirectIoServesThroughThePageCache) {
   }));
 }
 
+TEST_F(FileSystemTest, ARamfsThatDoesNotTellItsSizeServesWhereMemoryIsAllowed) {
+  SPILLWAY_SKIP_FOR(on_file_system(scratch, kExt4, [](const std::string& directory, const auto&) {
+    ASSERT_EQ(::mount("none", directory.c_str(), "ramfs", 0, nullptr), 0);
+    const auto error = error_of([&] { File::create(directory, MiB, {.direct = false}); });
+    ASSERT_TRUE(error);
+    EXPECT_NE(std::string(error->what()).find("is on ramfs, which is memory"), std::string::npos);
+    {
+      const File file = File::create(directory, MiB, {.direct = false, .allow_memory = true});
+      EXPECT_EQ(file.size(), MiB);
+      EXPECT_EQ(overwrite(file, 3), 0);
+    }
+    EXPECT_EQ(::umount2(directory.c_str(), MNT_DETACH), 0);
+  }));
+}
+
 TEST_F(FileSystemTest, ADeviceThatIsMountedIsNotOpened) {
   SPILLWAY_SKIP_FOR(on_file_system(scratch, kExt4, [](const auto&, const std::string& device) {
     const auto error = error_of([&] { File::open_existing(device); });
