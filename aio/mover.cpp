@@ -1,6 +1,7 @@
 #include "mover.h"
 
 #include "../core/error.h"
+#include "checksums.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -55,6 +56,13 @@ bool is_multiple(const std::byte* memory, std::int64_t of) {
 
 }  // namespace
 
+void forget_checksums(const Transfer& transfer) {
+  Checksums* const sums = transfer.volume.checksums();
+  if (sums != nullptr && transfer.direction == Direction::write) {
+    sums->forget(transfer.first_offset, transfer.all_bytes);
+  }
+}
+
 void Mover::Free::operator()(std::byte* memory) const {
   std::free(memory);
 }
@@ -75,9 +83,9 @@ Mover::Mover(std::unique_ptr<Ring> ring, const QueueOptions& options)
 }
 
 Mover::~Mover() {
-  std::size_t in_flight = blocks_.size() - free_.size() - to_start_.size();
-  if (in_flight > 0) ring_->cancel();
-  while (in_flight > 0) in_flight -= ring_->reap(completions_, true);
+  if (in_flight_ > 0) ring_->cancel();
+  while (in_flight_ > 0) in_flight_ -= ring_->reap(completions_, true);
+  for (const auto& transfer : transfers_) forget_checksums(*transfer);
 }
 
 void Mover::add(std::unique_ptr<Transfer> transfer) {
@@ -104,6 +112,7 @@ void Mover::start() {
     }
   }
   ring_->start(to_start_);
+  in_flight_ += to_start_.size();
   to_start_.clear();
 }
 
@@ -138,6 +147,7 @@ bool Mover::begin_block(std::deque<Transfer*>& row) {
                                        .hint = "align offset, length and memory, or use smaller blocks"})));
     return true;
   }
+  if (partial && writes) patched_.insert(piece);
   free_.pop_back();
   block.transfer = &transfer;
   block.step = partial && writes ? Step::patch : Step::move;
@@ -157,7 +167,6 @@ bool Mover::begin_block(std::deque<Transfer*>& row) {
                      .file_slot = slot_of(file),
                      .memory_slot = copies ? -1 : slot_of(memory, moved)};
   if (copies && writes && !partial) std::memcpy(memory, transfer.memory, static_cast<std::size_t>(bytes));
-  if (block.piece >= 0) patched_.insert(piece);
   to_start_.push_back(block.operation);
 
   ++transfer.in_flight;
@@ -183,7 +192,8 @@ bool Mover::reserve_copy(Block& block, std::int64_t bytes, std::int64_t alignmen
 }
 
 void Mover::settle(bool wait) {
-  const std::size_t count = ring_->reap(completions_, wait && free_.size() < blocks_.size());
+  const std::size_t count = ring_->reap(completions_, wait && in_flight_ > 0);
+  in_flight_ -= count;
   bool advanced = false;
   for (std::size_t i = 0; i < count; ++i) advanced |= settle_one(completions_[i]);
   if (count > 0 && !advanced) std::this_thread::sleep_for(pause);
@@ -315,7 +325,11 @@ void Mover::retire(std::uint64_t tag) {
 }
 
 void Mover::finish(Transfer& transfer) {
-  if (!transfer.error) ++(transfer.direction == Direction::read ? counters_.reads : counters_.writes);
+  if (transfer.error) {
+    forget_checksums(transfer);
+  } else {
+    ++(transfer.direction == Direction::read ? counters_.reads : counters_.writes);
+  }
   const std::size_t place = transfer.place;
   finished_.push_back(std::move(transfers_[place]));
   if (place + 1 < transfers_.size()) {
@@ -411,7 +425,7 @@ void Mover::unregister_memory(std::span<std::byte> memory) {
   const std::byte* const begin = memory.data();
   const std::byte* const end = begin + memory.size();
   std::erase_if(memory_, [&](const RegisteredMemory& piece) {
-    if (piece.begin < begin || piece.begin >= end) return false;
+    if (piece.begin < begin || piece.begin + piece.bytes > end) return false;
     ring_->register_memory(piece.slot, {});
     memory_slots_[static_cast<std::size_t>(piece.slot)] = false;
     return true;

@@ -30,6 +30,9 @@ struct Transfer {
   std::size_t place = 0;  ///< the mover's own
 };
 
+/// What a write that has not landed may have left on the drive is not known.
+void forget_checksums(const Transfer& transfer);
+
 /// Everything here happens on one thread, and on that of the ring.
 class Mover {
  public:
@@ -48,8 +51,6 @@ class Mover {
   void settle(bool wait);
 
   bool is_idle() const { return free_.size() == blocks_.size() && to_start_.empty() && !has_waiting(); }
-  /// A transfer that is added now would start at once.
-  bool has_room() const { return !free_.empty() && !has_waiting(); }
   /// Those that have landed or failed since the last call.
   std::vector<std::unique_ptr<Transfer>> take_finished() { return std::exchange(finished_, {}); }
   const QueueCounters& counters() const { return counters_; }
@@ -120,6 +121,7 @@ class Mover {
   int turn_ = 0;
   std::vector<Block> blocks_ = {};  ///< one for each entry of the ring
   std::vector<std::uint64_t> free_ = {};
+  std::size_t in_flight_ = 0;  ///< started on the ring and not reaped
   std::vector<Operation> to_start_ = {};
   std::vector<Completion> completions_ = {};
   std::set<Piece> patched_ = {};  ///< pieces that a write is being patched into

@@ -41,11 +41,12 @@ void for_each_part(const Volume& volume, std::int64_t offset, std::int64_t bytes
   }
 }
 
-std::exception_ptr failure_of(const Check& check) {
+/// What is wrong with the bytes, or with the attempt to find out; null: nothing.
+std::exception_ptr failure_of(const Check& check) noexcept try {
   const auto mismatch = Checksums::verify(check.extents, check.offset, check.memory);
   if (!mismatch) return {};
   const Volume::Place place = check.volume.locate(mismatch->extent.offset);
-  return std::make_exception_ptr(Error(
+  throw Error(
       ErrorKind::io,
       fmt::format("what was read is not what was written: its XXH3 is {:016x} instead of {:016x}",
                   mismatch->found, mismatch->extent.hash),
@@ -53,7 +54,9 @@ std::exception_ptr failure_of(const Check& check) {
        .path = check.volume.file(place.path).directory(),
        .offset = place.offset,
        .length = mismatch->extent.bytes,
-       .hint = "the drive, its connection or the memory damages data; test them before trusting a result"}));
+       .hint = "the drive, its connection or the memory damages data; test them before trusting a result"});
+} catch (...) {
+  return std::current_exception();
 }
 
 void check_block(std::int64_t bytes) {
@@ -148,6 +151,7 @@ class Queue::Worker {
   void serve(Mover& mover);
   bool exchange(Mover& mover);
   void publish(Mover& mover);
+  void drop_incoming();
   void rouse();
   void check(std::uint64_t number) const;
   void wait_until(Lock& lock, const std::function<bool()>& landed);
@@ -200,7 +204,8 @@ void Queue::Worker::run(const std::function<std::unique_ptr<Ring>()>& make, cons
   const Lock lock(mutex_);
   for (const std::uint64_t number : under_way_) failed_[number] = broken_;
   under_way_.clear();
-  incoming_.clear();
+  checks_.clear();
+  drop_incoming();
   errands_.clear();  // their callers get std::future_error
   landed_.notify_all();
 }
@@ -225,7 +230,10 @@ bool Queue::Worker::exchange(Mover& mover) {
       work_.wait(lock);
     }
     asleep_ = false;
-    if (stopping_) return false;
+    if (stopping_) {
+      drop_incoming();
+      return false;
+    }
     for (auto& transfer : incoming_) mover.add(std::move(transfer));
     incoming_.clear();
     errands.swap(errands_);
@@ -243,15 +251,22 @@ void Queue::Worker::publish(Mover& mover) {
   const auto finished = mover.take_finished();
   if (finished.empty()) return;
   for (const auto& transfer : finished) {
-    under_way_.erase(transfer->number);
-    if (!transfer->error) continue;
-    checks_.erase(transfer->number);
-    if (Checksums* const sums = transfer->volume.checksums(); sums && transfer->direction == Direction::write) {
-      sums->forget(transfer->first_offset, transfer->all_bytes);
+    if (transfer->error) {
+      checks_.erase(transfer->number);
+      failed_.emplace(transfer->number, std::move(transfer->error));
     }
-    failed_.emplace(transfer->number, transfer->error);
+    under_way_.erase(transfer->number);
   }
   if (waiters_ > 0) landed_.notify_all();
+  // The transfers go under the lock: who has waited for the last one of a volume finds its space given back.
+}
+
+/// Under the lock.
+void Queue::Worker::drop_incoming() {
+  for (const auto& transfer : incoming_) {
+    if (transfer) forget_checksums(*transfer);
+  }
+  incoming_.clear();
 }
 
 // ---- on callers' threads
@@ -300,6 +315,7 @@ Ticket Queue::Worker::begin(Direction direction, const Volume& volume, std::int6
   if (!transfer) {
     ++(direction == Direction::read ? empty_reads_ : empty_writes_);
   } else if (broken_) {
+    forget_checksums(*transfer);
     failed_.emplace(number, broken_);
   } else {
     transfer->number = number;
@@ -322,16 +338,20 @@ void Queue::Worker::wait_until(Lock& lock, const std::function<bool()>& landed) 
   --waiters_;
 }
 
-/// Holds a read that has landed against its checksums, without the lock meanwhile.
+/// Holds a read that has landed against its checksums, without the lock meanwhile: for other threads it is
+/// under way again until its bytes are known to be right or wrong.
 void Queue::Worker::verify(Lock& lock, std::uint64_t number) {
   const auto found = checks_.find(number);
   if (found == checks_.end()) return;
+  under_way_.insert(number);
   const Check to_check = std::move(found->second);
   checks_.erase(found);
   lock.unlock();
   std::exception_ptr failure = failure_of(to_check);
   lock.lock();
   if (failure) failed_.emplace(number, std::move(failure));
+  under_way_.erase(number);
+  if (waiters_ > 0) landed_.notify_all();
 }
 
 /// Under the lock.
@@ -362,8 +382,11 @@ bool Queue::Worker::done(std::uint64_t number) {
 void Queue::Worker::drain() {
   Lock lock(mutex_);
   const std::uint64_t last = last_number_;
-  wait_until(lock, [&] { return under_way_.empty() || *under_way_.begin() > last; });
-  while (!checks_.empty() && checks_.begin()->first <= last) verify(lock, checks_.begin()->first);
+  for (;;) {
+    wait_until(lock, [&] { return under_way_.empty() || *under_way_.begin() > last; });
+    if (checks_.empty() || checks_.begin()->first > last) break;
+    verify(lock, checks_.begin()->first);
+  }
   if (!failed_.empty() && failed_.begin()->first <= last) report_failure(failed_.begin()->first);
 }
 

@@ -1,7 +1,5 @@
 // Queue over the kernel and a real drive.
-#include "../../aio/queue.h"
-
-#include "scratch.h"
+#include "queue_support.h"
 
 #include <algorithm>
 #include <csignal>
@@ -9,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 namespace spillway::aio {
@@ -32,13 +30,15 @@ std::vector<Extent> cover(std::int64_t total, std::int64_t largest, std::mt19937
 }
 
 struct Shape {
+  IoEngine engine;
+  int paths;
   unsigned depth;
   std::int64_t block_bytes;
   std::int64_t largest;
 };
 
 void PrintTo(const Shape& shape, std::ostream* out) {
-  *out << "blocks of " << shape.block_bytes << ", extents up to " << shape.largest;
+  *out << shape.paths << " paths, blocks of " << shape.block_bytes << ", extents up to " << shape.largest;
 }
 
 class QueueRoundTrip : public OnDrive, public ::testing::WithParamInterface<Shape> {};
@@ -46,23 +46,24 @@ class QueueRoundTrip : public OnDrive, public ::testing::WithParamInterface<Shap
 TEST_P(QueueRoundTrip, RandomExtentsInRandomOrder) {
   constexpr std::int64_t total = 24 * MiB;
   std::mt19937_64 random(GetParam().depth);
-  const DirectFile file = DirectFile::create_anonymous(scratch.path(), total);
+  const Volume volume = volume_in(scratch.path(), total, GetParam().paths, {.stripe_bytes = 64 * KiB});
   const AlignedBytes source = aligned_bytes(total);
   const AlignedBytes destination = aligned_bytes(total);
   write_pattern(source.get(), total, 1, 0);
-  Queue queue(GetParam().depth, GetParam().block_bytes);
+  Queue queue(QueueOptions{.ring = {.depth = GetParam().depth, .engine = GetParam().engine},
+                           .block_bytes = GetParam().block_bytes});
 
   std::vector<Extent> extents = cover(total, GetParam().largest, random);
   const auto writes = static_cast<std::int64_t>(extents.size());
   std::shuffle(extents.begin(), extents.end(), random);
-  for (const Extent& e : extents) queue.write(file, e.offset, source.get() + e.offset, e.bytes);
+  for (const Extent& e : extents) queue.write(volume, e.offset, source.get() + e.offset, e.bytes);
   queue.drain();
 
   extents = cover(total, GetParam().largest, random);
   std::shuffle(extents.begin(), extents.end(), random);
   std::vector<std::pair<Ticket, Extent>> reads;
   for (const Extent& e : extents) {
-    reads.emplace_back(queue.read(file, e.offset, destination.get() + e.offset, e.bytes), e);
+    reads.emplace_back(queue.read(volume, e.offset, destination.get() + e.offset, e.bytes), e);
   }
   std::shuffle(reads.begin(), reads.end(), random);
   for (const auto& [ticket, e] : reads) {
@@ -77,52 +78,59 @@ TEST_P(QueueRoundTrip, RandomExtentsInRandomOrder) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, QueueRoundTrip,
-                         ::testing::Values(Shape{1, default_block_bytes, 256 * KiB},
-                                           Shape{3, 4 * KiB, 64 * KiB},
-                                           Shape{8, 4 * KiB, 4 * KiB},  // 6144 tickets under way
-                                           Shape{64, 12 * KiB, 1024 * KiB},
-                                           Shape{256, default_block_bytes, 8 * MiB}),
-                         [](const auto& test) { return "Depth" + std::to_string(test.param.depth); });
+                         ::testing::Values(Shape{IoEngine::automatic, 1, 1, default_block_bytes, 256 * KiB},
+                                           Shape{IoEngine::automatic, 3, 3, 4 * KiB, 64 * KiB},
+                                           Shape{IoEngine::automatic, 1, 8, 4 * KiB,
+                                                 4 * KiB},  // 6144 tickets under way
+                                           Shape{IoEngine::automatic, 2, 64, 12 * KiB, 1024 * KiB},
+                                           Shape{IoEngine::automatic, 1, 256, default_block_bytes, 8 * MiB},
+                                           Shape{IoEngine::posix, 1, 1, default_block_bytes, 256 * KiB},
+                                           Shape{IoEngine::posix, 3, 16, 64 * KiB, 1024 * KiB},
+                                           Shape{IoEngine::posix, 1, 200, 8 * KiB, 64 * KiB}),
+                         [](const auto& test) {
+                           return (test.param.engine == IoEngine::posix ? "Posix" : "") +
+                                  ("Depth" + std::to_string(test.param.depth));
+                         });
 
 using QueueTest = OnDrive;
 
 TEST_F(QueueTest, UnwrittenSpaceReadsAsZeros) {
-  const DirectFile file = DirectFile::create_anonymous(scratch.path(), 3 * MiB);
+  const Volume volume = volume_in(scratch.path(), 3 * MiB);
   const AlignedBytes memory = aligned_bytes(3 * MiB);
   std::fill_n(memory.get(), 3 * MiB, std::byte{0xff});
-  Queue queue(4);
-  queue.wait(queue.read(file, 0, memory.get(), 3 * MiB));
+  Queue queue(QueueOptions{.ring = {.depth = 4}});
+  queue.wait(queue.read(volume, 0, memory.get(), 3 * MiB));
   EXPECT_TRUE(std::all_of(memory.get(), memory.get() + 3 * MiB, [](std::byte b) { return b == std::byte{}; }));
 }
 
 TEST_F(QueueTest, OneTransferLargerThanTheRingAndItsNeighbourhood) {
   constexpr std::int64_t total = 40 * MiB + 4 * KiB;
-  const DirectFile file = DirectFile::create_anonymous(scratch.path(), total + 8 * KiB);
+  const Volume volume = volume_in(scratch.path(), total + 8 * KiB);
   const AlignedBytes memory = aligned_bytes(total);
   const AlignedBytes edge = aligned_bytes(4 * KiB);
   write_pattern(edge.get(), 4 * KiB, 9, 0);
-  Queue queue(4);
-  queue.write(file, 0, edge.get(), 4 * KiB);
-  queue.write(file, total + 4 * KiB, edge.get(), 4 * KiB);
+  Queue queue(QueueOptions{.ring = {.depth = 4}});
+  queue.write(volume, 0, edge.get(), 4 * KiB);
+  queue.write(volume, total + 4 * KiB, edge.get(), 4 * KiB);
   write_pattern(memory.get(), total, 2, 0);
-  queue.write(file, 4 * KiB, memory.get(), total);
+  queue.write(volume, 4 * KiB, memory.get(), total);
   queue.drain();
   std::fill_n(memory.get(), total, std::byte{});
-  queue.wait(queue.read(file, 4 * KiB, memory.get(), total));
+  queue.wait(queue.read(volume, 4 * KiB, memory.get(), total));
   EXPECT_EQ(first_difference(memory.get(), total, 2, 0), -1);
   for (const std::int64_t offset : {std::int64_t{0}, total + 4 * KiB}) {
     std::fill_n(edge.get(), 4 * KiB, std::byte{});
-    queue.wait(queue.read(file, offset, edge.get(), 4 * KiB));
+    queue.wait(queue.read(volume, offset, edge.get(), 4 * KiB));
     EXPECT_EQ(first_difference(edge.get(), 4 * KiB, 9, 0), -1);
   }
 }
 
-TEST_F(QueueTest, SeveralFilesInOneQueue) {
-  Queue queue(16, 64 * KiB);
+TEST_F(QueueTest, SeveralVolumesInOneQueueAndOneDirectory) {
+  Queue queue(QueueOptions{.ring = {.depth = 16}, .block_bytes = 64 * KiB});
   const AlignedBytes memory = aligned_bytes(8 * MiB);
-  std::vector<DirectFile> files;
+  std::vector<Volume> files;
   for (std::uint64_t f = 0; f < 8; ++f) {
-    files.push_back(DirectFile::create_anonymous(scratch.path(), MiB));
+    files.push_back(volume_in(scratch.path(), MiB));
     std::byte* const place = memory.get() + static_cast<std::int64_t>(f) * MiB;
     write_pattern(place, MiB, f, 0);
     queue.write(files.back(), 0, place, MiB);
@@ -137,20 +145,20 @@ TEST_F(QueueTest, SeveralFilesInOneQueue) {
   }
 }
 
-TEST_F(QueueTest, AFileMayBeClosedWhileItsTransfersAreUnderWay) {
+TEST_F(QueueTest, AVolumeMayBeClosedWhileItsTransfersAreUnderWay) {
   const std::int64_t before = open_descriptors();
   const AlignedBytes source = aligned_bytes(8 * MiB);
   const AlignedBytes zeros = aligned_bytes(8 * MiB);
   write_pattern(source.get(), 8 * MiB, 5, 0);
   std::fill_n(zeros.get(), 8 * MiB, std::byte{});
   {
-    Queue queue(2, 64 * KiB);
+    Queue queue(QueueOptions{.ring = {.depth = 2}, .block_bytes = 64 * KiB});
     {
-      const DirectFile closed = DirectFile::create_anonymous(scratch.path(), 8 * MiB);
+      const Volume closed = volume_in(scratch.path(), 8 * MiB);
       queue.write(closed, 0, source.get(), 8 * MiB);
     }
     // Would take the descriptor over, and the blocks that had not started, were it free.
-    const DirectFile other = DirectFile::create_anonymous(scratch.path(), 8 * MiB);
+    const Volume other = volume_in(scratch.path(), 8 * MiB);
     queue.drain();
     queue.wait(queue.read(other, 0, source.get(), 8 * MiB));
     EXPECT_TRUE(std::equal(source.get(), source.get() + 8 * MiB, zeros.get()));
@@ -159,14 +167,15 @@ TEST_F(QueueTest, AFileMayBeClosedWhileItsTransfersAreUnderWay) {
 }
 
 TEST_F(QueueTest, AFileMadeShorterIsAnEndOfFile) {
-  const DirectFile file = DirectFile::create_anonymous(scratch.path(), MiB);
+  const Volume volume = volume_in(scratch.path(), MiB);
   const AlignedBytes memory = aligned_bytes(MiB);
   write_pattern(memory.get(), MiB, 6, 0);
-  Queue queue(4, 256 * KiB);
-  queue.wait(queue.write(file, 0, memory.get(), MiB));
-  ASSERT_EQ(::ftruncate(file.descriptor(), 600 * KiB), 0);
+  Queue queue(QueueOptions{.ring = {.depth = 4}, .block_bytes = 256 * KiB});
+  queue.wait(queue.write(volume, 0, memory.get(), MiB));
+  ASSERT_EQ(::ftruncate(volume.file(0).descriptor(), 600 * KiB), 0);
   std::fill_n(memory.get(), MiB, std::byte{});
-  const Ticket ticket = queue.read(file, 512 * KiB, memory.get(), 256 * KiB);  // the kernel moves 88 KiB of it
+  const Ticket ticket =
+      queue.read(volume, 512 * KiB, memory.get(), 256 * KiB);  // the kernel moves 88 KiB of it
   const auto error = error_of([&] { queue.wait(ticket); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->kind(), ErrorKind::io);
@@ -177,15 +186,17 @@ TEST_F(QueueTest, AFileMadeShorterIsAnEndOfFile) {
   EXPECT_EQ(first_difference(memory.get(), 88 * KiB, 6, 512 * KiB), -1);
 }
 
-TEST_F(QueueTest, DestroyedWithTransfersUnderWayItWaitsForTheKernel) {
-  for (int round = 0; round < 50; ++round) {
-    const DirectFile file = DirectFile::create_anonymous(scratch.path(), 4 * MiB);
-    const AlignedBytes memory = aligned_bytes(4 * MiB);
-    Queue queue(8, 64 * KiB);
-    queue.write(file, 0, memory.get(), 2 * MiB);
-    queue.read(file, 2 * MiB, memory.get() + 2 * MiB, 2 * MiB);
-  }  // AddressSanitizer or the heap's own checks would see a late write into freed memory
-  EXPECT_EQ(scratch.entries(), 0);
+TEST_F(QueueTest, AClosedVolumesSpaceIsBackWhenItsLastTransferHasBeenWaitedFor) {
+  const AlignedBytes memory = aligned_bytes(MiB);
+  Queue queue(QueueOptions{.ring = {.depth = 4}, .block_bytes = 64 * KiB});
+  const std::int64_t before = open_descriptors();
+  for (int round = 0; round < 200; ++round) {
+    std::optional<Volume> volume = volume_in(scratch.path(), MiB, 2);
+    const Ticket ticket = queue.write(*volume, 0, memory.get(), MiB);
+    volume.reset();
+    queue.wait(ticket);
+    ASSERT_EQ(open_descriptors(), before);
+  }
 }
 
 TEST_F(QueueTest, KilledInTheMiddleOfTransfersNoFileIsLeft) {
@@ -195,12 +206,12 @@ TEST_F(QueueTest, KilledInTheMiddleOfTransfersNoFileIsLeft) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     try {
-      const DirectFile file = DirectFile::create_anonymous(scratch.path(), 32 * MiB);
+      const Volume volume = volume_in(scratch.path(), 32 * MiB);
       const AlignedBytes memory = aligned_bytes(32 * MiB);
       write_pattern(memory.get(), 32 * MiB, 4, 0);
-      Queue queue(16, 64 * KiB);
+      Queue queue(QueueOptions{.ring = {.depth = 16}, .block_bytes = 64 * KiB});
       for (;;) {
-        const Ticket ticket = queue.write(file, 0, memory.get(), 32 * MiB);
+        const Ticket ticket = queue.write(volume, 0, memory.get(), 32 * MiB);
         if (::write(started[1], "x", 1) != 1) ::_exit(1);
         queue.wait(ticket);
       }
@@ -218,6 +229,63 @@ TEST_F(QueueTest, KilledInTheMiddleOfTransfersNoFileIsLeft) {
   ::close(started[0]);
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
   EXPECT_EQ(scratch.entries(), 0);
+}
+
+/// Over a fake ring, which moves nothing, and a file that has no bytes: it is the sums that are tested.
+TEST_F(QueueTest, ATransferOfMoreThan4GiBIsCutWithoutALossOrAnOverlap) {
+  constexpr std::int64_t total = 5 * 1024 * MiB;
+  const std::string name = scratch.path() + "/sparse";
+  const int descriptor = ::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_GE(descriptor, 0);
+  ASSERT_EQ(::ftruncate(descriptor, total), 0);
+  ::close(descriptor);
+  std::vector<File> files;
+  files.push_back(File::open_existing(name));
+  const Volume volume = Volume::over(std::move(files));
+  void* const region =
+      ::mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (region == MAP_FAILED) GTEST_SKIP() << "5 GiB of address space are not to be had";
+  std::byte* const memory = static_cast<std::byte*>(region);
+  for (const std::int64_t block_bytes : {std::int64_t{MiB}, maximum_operation_bytes}) {
+    // The second is odd at both ends; its middle is aligned.
+    for (const std::int64_t cut : {std::int64_t{0}, std::int64_t{4097}}) {
+      FakeDrive drive;
+      drive.moves_bytes = false;
+      const auto queue = queue_over(drive, 16, {.block_bytes = block_bytes});
+      queue->wait(queue->read(volume, cut, memory + cut, total - 2 * cut));
+      std::int64_t next = cut;
+      for (const Operation& operation : drive.started()) {
+        const std::int64_t end = std::min(operation.offset + operation.bytes, total - cut);
+        ASSERT_EQ(operation.offset, next / 4096 * 4096);
+        const bool partial = next % 4096 != 0 || end % 4096 != 0;
+        ASSERT_TRUE(partial || operation.memory == memory + next);
+        ASSERT_LE(operation.bytes, block_bytes);
+        next = end;
+      }
+      EXPECT_EQ(next, total - cut);
+      EXPECT_EQ(queue->counters().read_bytes, total - 2 * cut);
+      EXPECT_EQ(queue->counters().copied_bytes, cut == 0 ? 0 : 2 * 4095);
+      EXPECT_EQ(queue->counters().reads, 1);
+    }
+  }
+  ::munmap(region, total);
+}
+
+TEST_F(QueueTest, MoreThan4GiBInOneTransfer) {
+  if (std::getenv("SPILLWAY_FULL_GRID") == nullptr) GTEST_SKIP() << "set SPILLWAY_FULL_GRID=1";
+  constexpr std::int64_t total = 4 * 1024 * MiB + 3 * MiB;
+  const Volume volume = volume_in(scratch.path(), total);
+  void* const region =
+      ::mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(region, MAP_FAILED);
+  std::byte* const memory = static_cast<std::byte*>(region);
+  write_pattern(memory, total, 7, 0);
+  Queue queue;
+  queue.wait(queue.write(volume, 0, memory, total));
+  ASSERT_EQ(::madvise(region, total, MADV_DONTNEED), 0);  // zeros again
+  queue.wait(queue.read(volume, 0, memory, total));
+  EXPECT_EQ(first_difference(memory, total, 7, 0), -1);
+  ::munmap(region, total);
 }
 
 }  // namespace
