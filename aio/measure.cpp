@@ -106,6 +106,10 @@ void Measurement::prepare(bool keep, const std::function<void(double done)>& pro
   }
 }
 
+void Measurement::open(const MeasureSetting& setting) {
+  state_->make_queue(setting);
+}
+
 Sample Measurement::run(const MeasureSetting& setting, Traffic traffic, double seconds) {
   State& s = *state_;
   s.make_queue(setting);

@@ -83,6 +83,10 @@ class Measurement {
   /// `progress`, where given, is called with the share that is done.
   void prepare(bool keep, const std::function<void(double done)>& progress, Traffic traffic = Traffic::read);
 
+  /// Makes the ring and the memory of a setting, so that the next run() has nothing left to do before its
+  /// slice; report() is that ring's from then on. Nothing is moved: a drive's cache or credit is left as it is.
+  void open(const MeasureSetting& setting);
+
   /// Walks on through the volume for that long, starting where the last slice ended: sequentially, at the end
   /// from the beginning again. Reads and writes use halves of the volume of their own where both happen, the
   /// writes the second. At every moment more is under way than the ring takes, as far as the volume has room.

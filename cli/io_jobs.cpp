@@ -34,8 +34,6 @@ using aio::Traffic;
 using Clock = std::chrono::steady_clock;
 using nlohmann::json;
 
-/// What a process moves before anything is timed: its ring and its memory are ready then.
-constexpr double kWarmUpSeconds = 0.01;
 /// From the question on: every process has read it by then.
 constexpr auto kStartDelay = std::chrono::milliseconds(20);
 
@@ -155,8 +153,7 @@ void work(const IoTask& task, int socket) {
     send_all(socket, framed('p', bytes_of(done)));
   };
   measurement.prepare(task.existing, progress, task.only_first ? task.first : Traffic::read);
-  measurement.run(task.setting, task.first, kWarmUpSeconds);
-  measurement.verify();
+  measurement.open(task.setting);
   const json ready{
       {"bytes", volume.size()}, {"notes", volume.notes()}, {"report", report_json(measurement.report())}};
   send_all(socket, framed('a', ready.dump(-1, ' ', false, json::error_handler_t::replace)));

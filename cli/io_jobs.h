@@ -46,7 +46,7 @@ class IoJobs {
 
   // All of these throw the first Error of a process, and Error (resources) for one that was ended.
 
-  /// Waits until the volumes have been written, and a first short slice has been moved.
+  /// Waits until the volumes have been written and the rings are there.
   IoReady prepare(const Progress& progress);
   /// A slice in all of them at once: by job.
   std::vector<aio::Sample> measure(aio::Traffic traffic, double seconds, const Progress& progress);

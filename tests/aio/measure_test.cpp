@@ -294,6 +294,10 @@ TEST_F(Measure, SettingsMayChangeBetweenSlices) {
     }
   }
   EXPECT_EQ(measurement->report().engine, IoEngine::posix);
+  const std::int64_t written = measurement->written_bytes();
+  measurement->open({.block_bytes = 4 * KiB, .depth = 1, .engine = IoEngine::posix});
+  EXPECT_EQ(measurement->report().engine, IoEngine::posix);
+  EXPECT_EQ(measurement->written_bytes(), written);
   EXPECT_THROW(measurement->run({.block_bytes = 100, .depth = 1}, Traffic::read, 0), std::logic_error);
   EXPECT_GT(measurement->run(kSmall, Traffic::read, 0.0).operations, 0);  // goes on after an error
 }
