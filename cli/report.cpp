@@ -34,7 +34,7 @@ bool is_on_nvme(const Config& c) {
   return c.optimizer_tier == Tier::nvme || c.parameter_tier == Tier::nvme;
 }
 
-/// "io_uring, registered files and memory, 64 operations of up to 1 MiB at a time".
+/// "io_uring, registered files and memory, up to 64 operations of 1 MiB at a time".
 std::string io_text(const Config& c, const IoReport& io) {
   std::string text = io.engine == "posix" ? "threads" : io.engine;
   if (io.registered_files || io.registered_memory) {
@@ -44,8 +44,7 @@ std::string io_text(const Config& c, const IoReport& io) {
   }
   if (io.sqpoll) text += ", submitted by a thread of the kernel";
   if (io.iopoll) text += ", polled";
-  text += fmt::format(", up to {} at a time, of {} each", plural(io.depth, "operation"),
-                      format_size(io.block_bytes));
+  text += fmt::format(", up to {} of {} at a time", plural(io.depth, "operation"), format_size(io.block_bytes));
   if (!c.direct_io) text += ", through the page cache";
   if (c.checksums) text += ", with checksums";
   return text;
