@@ -30,6 +30,10 @@ void judge_processors(const MachineFacts& m, Findings& findings) {
     processor.value +=
         fmt::format("{}{}, {}, {}", processor.value.empty() ? "" : ", ", counted(m.cores, "core"),
                     counted(m.hardware_threads, "hardware thread"), counted(std::ssize(m.nodes), "NUMA node"));
+  } else if (m.available_processors > 0) {
+    processor.value += (processor.value.empty() ? "" : ", ") + counted(m.available_processors, "processor");
+  } else if (processor.value.empty()) {
+    processor.value = "the system does not say";
   }
   processor.numbers = {{"cores", m.cores},
                        {"hardware_threads", m.hardware_threads},

@@ -301,11 +301,11 @@ MpiFacts mpi_facts(const std::string& path) {
   return {};
 }
 
-PathFacts path_facts(const std::string& path, bool is_needed) {
-  PathFacts facts{.path = path, .is_needed = is_needed};
+PathFacts path_facts(const std::string& path, bool is_needed, bool direct) {
+  PathFacts facts{.path = path, .direct = direct, .is_needed = is_needed};
   try {
     facts.drive = aio::describe_drive(path);
-    const aio::File file = aio::File::create(path, aio::direct_io_alignment);
+    const aio::File file = aio::File::create(path, aio::direct_io_alignment, {.direct = direct});
     facts.alignment = file.alignment();
     facts.memory_alignment = file.memory_alignment();
     facts.notes = file.notes();
@@ -321,7 +321,7 @@ Facts gather(const std::vector<std::string>& paths, const std::string& config) {
   facts.mpi = mpi_facts(path == nullptr ? "" : path);
 
   std::vector<std::string> wanted = paths, of_config;
-  bool is_readable = false;
+  bool is_readable = false, direct = true;
   if (!config.empty()) {
     facts.config = ConfigFacts{.file = config};
     try {
@@ -330,6 +330,7 @@ Facts gather(const std::vector<std::string>& paths, const std::string& config) {
       facts.config->places = fmt::format("optimizer {}, parameters {}", name_of(read.optimizer_tier),
                                          name_of(read.parameter_tier));
       of_config = nvme_paths(read);
+      direct = read.direct_io;
       for (const std::string& one : of_config) {
         if (std::find(wanted.begin(), wanted.end(), one) == wanted.end()) wanted.push_back(one);
       }
@@ -338,7 +339,7 @@ Facts gather(const std::vector<std::string>& paths, const std::string& config) {
       facts.config->refusal = refusal_of(error);
     }
   }
-  for (const std::string& one : wanted) facts.paths.push_back(path_facts(one, true));
+  for (const std::string& one : wanted) facts.paths.push_back(path_facts(one, true, direct));
   const bool all_usable = std::none_of(facts.paths.begin(), facts.paths.end(), [&](const PathFacts& one) {
     const bool is_of_config = std::find(of_config.begin(), of_config.end(), one.path) != of_config.end();
     return is_of_config && one.refusal.has_value();

@@ -54,6 +54,7 @@ struct MpiFacts {
 
 struct PathFacts {
   std::string path;
+  bool direct = true;      ///< as the configuration wants it: past the page cache
   bool is_needed = false;  ///< it was asked for: training does not run where it can't be used
   aio::Drive drive;
   std::optional<Refusal> refusal;  ///< why no swap space can be made there
@@ -87,7 +88,7 @@ GpuFacts gpu_facts(const std::string& root = {});
 /// seconds.
 MpiFacts mpi_facts(const std::string& path);
 /// Makes swap space there as a run would; nothing stays.
-PathFacts path_facts(const std::string& path, bool is_needed);
+PathFacts path_facts(const std::string& path, bool is_needed, bool direct = true);
 /// All of it. Without paths those on nvme of the configuration are taken, else the current directory, which is
 /// then not needed.
 Facts gather(const std::vector<std::string>& paths, const std::string& config);

@@ -109,10 +109,10 @@ void judge_layers(const PathFacts& facts, std::vector<Finding>& findings) {
   for (const BlockDevice& layer : facts.drive.layers) {
     if (layer.is_drive || layer.kind == "partition") continue;
     names.push_back(fmt::format("{} ({})", layer.kind, layer.name));
-    kinds.push_back(layer.kind);
+    if (!one_of(layer.kind, kinds)) kinds.push_back(layer.kind);
   }
   if (names.empty()) return;
-  Finding finding = about(facts, "layers", fmt::format("{}", fmt::join(names, " on ")));
+  Finding finding = about(facts, "layers", fmt::format("{}", fmt::join(names, ", ")));
   finding.numbers = {{"layers", fmt::format("{}", fmt::join(kinds, ","))}};
   for (const std::string& kind : kinds) {
     if (kind == "luks" || kind == "crypt") {
@@ -180,8 +180,9 @@ Finding judge_space(const PathFacts& facts) {
     finding.value += ", less than a tenth: drives slow down when they are full";
     worse(finding, Status::note, "free some space, or name a directory on a larger drive");
   } else if (drive.free_bytes < kLittleSpace) {
-    finding.value += fmt::format(", room for the fp32 state of {:.1f} billion parameters",
-                                 static_cast<double>(drive.free_bytes) / 10e9);
+    constexpr int kRecordBytes = 10;  // of a parameter on nvme, in fp32
+    finding.value += fmt::format(", room for the fp32 state of {} million parameters",
+                                 drive.free_bytes / kRecordBytes / 1'000'000);
     worse(finding, Status::note, "free some space, or name a directory on a larger drive");
   }
   return finding;
@@ -191,10 +192,9 @@ void judge_queues(const PathFacts& facts, std::vector<Finding>& findings) {
   std::set<std::string> said;
   for (const BlockDevice& drive : facts.drive.drives()) {
     if (drive.logical_block == 0 && drive.scheduler.empty()) continue;
-    const std::string value = fmt::format(
-        "{}blocks of {} B on {} B, {}",
-        drive.scheduler.empty() ? "" : fmt::format("scheduler {}, ", drive.scheduler), drive.logical_block,
-        drive.physical_block, drive.polled_queues ? "can be polled (IOPOLL)" : "cannot be polled (IOPOLL)");
+    const std::string scheduler = drive.scheduler.empty() ? "" : fmt::format("scheduler {}, ", drive.scheduler);
+    const std::string value = fmt::format("{}blocks of {} B on {} B, {}IOPOLL", scheduler, drive.logical_block,
+                                          drive.physical_block, drive.polled_queues ? "" : "no ");
     const bool slow = drive.kind == "nvme" && !one_of(drive.scheduler, {"", "none", "mq-deadline"});
     if (!said.insert(value).second && !slow) continue;  // as another drive's
     Finding finding = about(facts, "queue", fmt::format("{}: {}", drive.name, value));
@@ -220,10 +220,14 @@ Finding judge_swap_space(const PathFacts& facts) {
                        : "name a directory on a local drive with --path, if something shall live on nvme";
     return finding;
   }
-  Finding finding = about(facts, "swap space",
-                          fmt::format("can be made: direct I/O in units of {}, memory aligned to {}",
-                                      format_size(facts.alignment), format_size(facts.memory_alignment)));
-  finding.numbers = {{"alignment", facts.alignment}, {"memory_alignment", facts.memory_alignment}};
+  Finding finding = about(facts, "swap space", "can be made: ");
+  finding.value += facts.direct ? fmt::format("direct I/O in units of {}, memory aligned to {}",
+                                              format_size(facts.alignment), format_size(facts.memory_alignment))
+                                : "through the page cache, which takes memory and a copy";
+  if (!facts.direct)
+    worse(finding, Status::note, "spillway.direct_io true, where the file system has direct I/O");
+  finding.numbers = {
+      {"alignment", facts.alignment}, {"memory_alignment", facts.memory_alignment}, {"direct", facts.direct}};
   return finding;
 }
 

@@ -104,7 +104,7 @@ TEST(DoctorRules, NothingIsInTheWayOfAGoodMachine) {
     EXPECT_EQ(name_of(one.status), "ok") << one.name << ": " << one.value;
   EXPECT_EQ(first_problem(judge(good())), nullptr);
   expect(good(), "processor", Status::ok, "Zen, 8 cores, 16 hardware threads, 1 NUMA node");
-  expect(good(), "drive", Status::ok, "Fast drive (nvme0n1), xfs, 2000.0 GiB");
+  expect(good(), "drive", Status::ok, "Fast drive (nvme0n1), xfs, 2.0 TiB");
   expect(good(), "link", Status::ok, "16.0 GT/s x4, at most 7.9 GB/s");
   for (const char* name : {"quota", "build", "layers", "run", "reservation"})
     EXPECT_EQ(found(good(), name).name, "");
@@ -159,12 +159,12 @@ TEST(DoctorRules, Governor) {
 TEST(DoctorRules, Memory) {
   Facts facts = good();
   facts.machine.memory = {.total = 16 * kGiB, .available = 12 * kGiB, .is_limited = true};
-  expect(facts, "memory", Status::note, "12.0 GiB available of 16.0 GiB, the container's limit; 64.0 GiB",
+  expect(facts, "memory", Status::note, "12 GiB available of 16 GiB, the container's limit; 64 GiB",
          "--memory");
   facts.machine.memory = {.total = 64 * kGiB, .available = 6 * kGiB};
-  expect(facts, "memory", Status::warning, "6.0 GiB available", "end what else runs");
+  expect(facts, "memory", Status::warning, "6 GiB available", "end what else runs");
   facts.machine.memory.available = 7 * kGiB;
-  expect(facts, "memory", Status::ok, "7.0 GiB available");
+  expect(facts, "memory", Status::ok, "7 GiB available");
   facts.machine.memory.available = kGiB / 10;
   expect(facts, "memory", Status::problem, "nothing is left");
   EXPECT_EQ(found(facts, "memory").kind, ErrorKind::resources);
@@ -177,7 +177,7 @@ TEST(DoctorRules, HugePages) {
   facts.machine.transparent_huge_pages = "never";
   expect(facts, "huge pages", Status::note, "transparent: never", "transparent_hugepage");
   facts.machine.huge_pages_reserved = 4096;  // 8 GiB, an eighth
-  expect(facts, "huge pages", Status::note, "8.0 GiB reserved");
+  expect(facts, "huge pages", Status::note, "8 GiB reserved");
   facts.machine.huge_pages_reserved = 4097;
   expect(facts, "huge pages", Status::warning, "cannot use", "vm.nr_hugepages");
   facts.machine.transparent_huge_pages = "";
@@ -304,7 +304,9 @@ TEST(DoctorRules, Layers) {
   Facts facts = good();
   auto& layers = facts.paths[0].drive.layers;
   layers.insert(layers.begin(), {layer("dm-1", "luks"), layer("dm-0", "lvm"), layer("p1", "partition")});
-  expect(facts, "layers", Status::note, "luks (dm-1) on lvm (dm-0);");
+  expect(facts, "layers", Status::note, "luks (dm-1), lvm (dm-0);");
+  layers.insert(layers.begin(), layer("md0", "raid6"));  // the worst counts, wherever it stands
+  expect(facts, "layers", Status::warning, "raid6 (md0), luks", "no parity");
 }
 
 TEST(DoctorRules, FileSystem) {
@@ -332,14 +334,14 @@ TEST(DoctorRules, Space) {
   Facts facts = good();
   aio::Drive& drive = facts.paths[0].drive;
   drive.free_bytes = 200 * kGiB;
-  expect(facts, "space", Status::ok, "200.0 GiB free of 2000.0 GiB");
+  expect(facts, "space", Status::ok, "200 GiB free of 2.0 TiB");
   drive.free_bytes -= 1;
   expect(facts, "space", Status::note, "a tenth", "free some space");
   drive.total_bytes = 100 * kGiB;
   drive.free_bytes = 16 * kGiB;
-  expect(facts, "space", Status::ok, "16.0 GiB");
+  expect(facts, "space", Status::ok, "16 GiB");
   drive.free_bytes -= 1;
-  expect(facts, "space", Status::note, "1.7 billion parameters", "larger drive");
+  expect(facts, "space", Status::note, "1717 million parameters", "larger drive");
 }
 
 TEST(DoctorRules, Scheduler) {
@@ -359,6 +361,8 @@ TEST(DoctorRules, Scheduler) {
 TEST(DoctorRules, SwapSpace) {
   Facts facts = good();
   expect(facts, "swap space", Status::ok, "units of 4 KiB, memory aligned to 512 B");
+  facts.paths[0].direct = false;
+  expect(facts, "swap space", Status::note, "through the page cache", "direct_io");
   facts.paths[0].notes = {"/mnt/nvme copies on write"};
   expect(facts, "reservation", Status::warning, "copies on write", "ext4 or xfs");
   facts.paths[0].refusal = Refusal{ErrorKind::resources, "no space", "make some"};
@@ -375,7 +379,7 @@ TEST(DoctorRules, Configuration) {
   facts.config =
       ConfigFacts{.file = "c.json", .fits = true, .places = "optimizer nvme", .device = kGiB, .nvme = 3 * kGiB};
   expect(facts, "run", Status::ok,
-         "optimizer nvme; it fits: 1 GiB of device memory, 0 B of host memory, 3.0 GiB on nvme");
+         "optimizer nvme; it fits: 1 GiB of device memory, 0 B of host memory, 3 GiB on nvme");
   facts.config->names_model = false;
   expect(facts, "run", Status::note, "no model", "--config c.json --model");
   facts.config->refusal = Refusal{ErrorKind::resources, "too large", "less of it"};
@@ -613,6 +617,11 @@ TEST_F(Doctor, AConfigurationNamesPathsAndIsHeldAgainstTheMachine) {
   EXPECT_EQ(outcome.exit_code, 3) << outcome.out;
   EXPECT_TRUE(ends_with_one_error(outcome)) << outcome.err;
   EXPECT_EQ(row(rows(), "run").at("fits"), false);
+
+  outcome = run_program(
+      {"doctor", "--config", config(swap(), model + R"(, "direct_io": false)"), "--json", json_path});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(row(rows(), "swap space").at("direct"), false);
 
   outcome = run_program({"doctor", "--config", config(scratch_.path("gone"), model)});
   EXPECT_EQ(outcome.exit_code, 4);
