@@ -72,6 +72,7 @@ json io_json(const IoReport& io) {
           {"deferred_task_run", io.deferred_task_run},
           {"sqpoll", io.sqpoll},
           {"iopoll", io.iopoll},
+          {"direct", io.direct},
           {"queue_depth", io.depth},
           {"block_size", io.block_bytes},
           {"places", std::move(places)},

@@ -106,6 +106,7 @@ struct IoReport {
   bool registered_memory = false;
   bool single_issuer = false, deferred_task_run = false;  ///< of the ring
   bool sqpoll = false, iopoll = false;
+  bool direct = true;            ///< by the page cache's side
   int depth = 0;                 ///< operations in flight at most
   std::int64_t block_bytes = 0;  ///< into which transfers are cut
   struct Place {

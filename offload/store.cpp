@@ -149,6 +149,7 @@ IoReport Swap::report() const {
     if (const aio::Checksums* const sums = space.volume.checksums())
       report.checksums += static_cast<std::int64_t>(sums->size());
     for (std::size_t i = 0; i < space.volume.path_count(); ++i) {
+      report.direct = report.direct && space.volume.file(i).direct();
       const std::string& directory = space.volume.file(i).directory();
       const auto place = std::find_if(report.places.begin(), report.places.end(),
                                       [&](const IoReport::Place& one) { return one.directory == directory; });
