@@ -1,9 +1,9 @@
 #include "ring.h"
+#include "signals_blocked.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
-#include <csignal>
 #include <deque>
 #include <mutex>
 #include <stdexcept>
@@ -27,22 +27,6 @@ std::int64_t carry_out(const Operation& operation) noexcept {
                             : ::pwrite(operation.descriptor, operation.memory, bytes, operation.offset);
   return moved < 0 ? -errno : moved;
 }
-
-/// Signals are for the program's own threads: while this lives, threads start with all of them blocked.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_{};
-};
 
 class PosixRing final : public Ring {
  public:

@@ -3,10 +3,10 @@
 #include "../core/error.h"
 #include "checksums.h"
 #include "mover.h"
+#include "signals_blocked.h"
 
 #include <algorithm>
 #include <condition_variable>
-#include <csignal>
 #include <future>
 #include <map>
 #include <mutex>
@@ -65,22 +65,6 @@ void check_block(std::int64_t bytes) {
                                      direct_io_alignment, maximum_operation_bytes));
 }
 
-/// Signals are for the program's own threads.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_{};
-};
-
 }  // namespace
 
 /// The thread, and what it and the callers share.
@@ -130,7 +114,13 @@ class Queue::Worker {
       errands_.emplace_back([task](Mover& mover) { (*task)(mover); });
       rouse();
     }
-    return result.get();
+    try {
+      return result.get();
+    } catch (const std::future_error&) {  // the thread ended before it came to this
+      const Lock lock(mutex_);
+      if (broken_) std::rethrow_exception(broken_);
+      throw;
+    }
   }
 
   QueueCounters counters() const {
@@ -206,7 +196,7 @@ void Queue::Worker::run(const std::function<std::unique_ptr<Ring>()>& make, cons
   under_way_.clear();
   checks_.clear();
   drop_incoming();
-  errands_.clear();  // their callers get std::future_error
+  errands_.clear();  // their callers find `broken_`
   landed_.notify_all();
 }
 

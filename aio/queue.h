@@ -53,7 +53,8 @@ struct QueueOptions {
 /// one after another, those of reads and writes by turns, as entries of the ring free, whatever the callers do
 /// meanwhile. Blocks complete in any order: two transfers under way must not overlap, neither in a volume nor
 /// in memory, unless both only read there. The memory of a transfer must stay, and be left alone, until it has
-/// landed; copies of its volume may go earlier.
+/// landed (of a read from a volume with checksums: until it was waited for); copies of its volume may go
+/// earlier.
 ///
 /// All members may be called from several threads.
 ///
@@ -95,6 +96,7 @@ class Queue {
   /// Makes transfers of this volume, or in this memory, cheaper from now on. Returns whether the kernel took
   /// it; where it did not, report() says why and everything goes on. Memory is pinned, and a volume's files
   /// stay open, until they are unregistered or the queue ends; no transfer may use them at that moment.
+  /// Volumes are counted: the last call unregisters. Memory goes with the first call that holds all of a piece.
   bool register_volume(const Volume& volume);
   void unregister_volume(const Volume& volume);
   bool register_memory(std::span<std::byte> memory);

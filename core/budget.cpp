@@ -74,13 +74,49 @@ std::map<std::string, std::int64_t> Budget::peaks_by_name() const {
   return peaks;
 }
 
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+/// A mapping of its own: zero, and given back to the system at once. Null, with errno, where there is no room.
+/// Large ones ask for huge pages: a drive's transfer then has a few long pieces instead of hundreds of pages
+/// (on a virtual drive twice as fast, for a tenth of the processor's time), and the update misses fewer
+/// translations. The mapping ends with the last page that is counted, so that no huge page reaches beyond it.
+std::byte* map(std::int64_t bytes, Pages pages) {
+  const auto page = static_cast<std::size_t>(getpagesize());
+  const std::size_t size = (static_cast<std::size_t>(bytes) + page - 1) / page * page;
+  const std::size_t surplus = size >= kHugePage ? kHugePage : 0;
+  void* const mapping =
+      mmap(nullptr, size + surplus, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapping == MAP_FAILED) return nullptr;
+  auto* data = static_cast<std::byte*>(mapping);
+  if (surplus > 0) {
+    const std::size_t before = (kHugePage - reinterpret_cast<std::uintptr_t>(data) % kHugePage) % kHugePage;
+    if (before > 0) munmap(data, before);
+    data += before;
+    if (surplus > before) munmap(data + size, surplus - before);
+    madvise(data, size, MADV_HUGEPAGE);  // a wish
+  }
+  if (pages == Pages::present && madvise(data, size, MADV_POPULATE_WRITE) != 0) {
+    if (errno == ENOMEM) {
+      munmap(data, size);
+      errno = ENOMEM;
+      return nullptr;
+    }
+    // A kernel before 5.14.
+    for (std::size_t place = 0; place < size; place += page)
+      static_cast<volatile std::byte*>(data)[place] = std::byte{};
+  }
+  return data;
+}
+
+}  // namespace
+
 Memory::Memory(Budget& budget, std::string_view name, std::int64_t bytes, Pages pages) {
   if (bytes == 0) return;
   const std::uint64_t buffer = budget.reserve(name, bytes);
-  // A page-aligned mapping of its own: exact in size, zero, and given back to the system at once.
-  void* data = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | (pages == Pages::present ? MAP_POPULATE : 0), -1, 0);
-  if (data == MAP_FAILED) {
+  std::byte* const data = map(bytes, pages);
+  if (data == nullptr) {
     const int number = errno;
     budget.release(name, bytes, buffer);
     throw Error(ErrorKind::resources, fmt::format("no memory for {}", name),
@@ -89,13 +125,13 @@ Memory::Memory(Budget& budget, std::string_view name, std::int64_t bytes, Pages 
   budget_ = &budget;
   buffer_ = buffer;
   name_ = name;
-  data_ = static_cast<std::byte*>(data);
+  data_ = data;
   bytes_ = bytes;
 }
 
 void Memory::reset() noexcept {
   if (data_ == nullptr) return;
-  munmap(data_, static_cast<std::size_t>(bytes_));
+  munmap(data_, static_cast<std::size_t>(bytes_));  // which rounds up to whole pages
   budget_->release(name_, bytes_, buffer_);
   data_ = nullptr;
   bytes_ = 0;

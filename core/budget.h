@@ -49,7 +49,8 @@ enum class Pages {
   untouched,  ///< whoever writes a page first places it near its processor: the owner sees to it that all are
 };
 
-/// Page-aligned memory of exact size, zeroed, counted in a budget while it lives.
+/// Memory of exact size, zeroed, counted in a budget while it lives. Aligned to pages, and from 2 MiB on to
+/// huge pages, which it asks for.
 class Memory {
  public:
   Memory() = default;

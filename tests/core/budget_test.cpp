@@ -4,12 +4,16 @@
 #include "../../core/trace.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 namespace spillway {
@@ -79,6 +83,38 @@ TEST(Memory, IsExactZeroedAndPageAligned) {
   EXPECT_EQ(
       reinterpret_cast<std::uintptr_t>(memory.data()) % static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE)), 0u);
   EXPECT_TRUE(std::all_of(memory.data(), memory.data() + 10000, [](std::byte b) { return b == std::byte{0}; }));
+}
+
+TEST(Memory, LargeOnesBeginAtAHugePageAndEndExactly) {
+  Budget budget(Tier::host);
+  constexpr std::int64_t huge = std::int64_t{2} << 20;
+  for (const std::int64_t bytes : {huge - 1, huge, huge + 1, 3 * huge + 4096, 8 * huge - 5000}) {
+    for (const Pages pages : {Pages::present, Pages::untouched}) {
+      const Memory memory(budget, "large", bytes, pages);
+      if (bytes >= huge) {
+        EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.data()) % huge, 0u);
+      }
+      EXPECT_TRUE(
+          std::all_of(memory.data(), memory.data() + bytes, [](std::byte b) { return b == std::byte{}; }));
+      std::fill_n(memory.data(), bytes, std::byte{7});
+      // The kernel says which pages exist: those of the memory, and no more behind it.
+      const std::int64_t page = sysconf(_SC_PAGESIZE), pages_of_it = (bytes + page - 1) / page;
+      std::vector<unsigned char> there(static_cast<std::size_t>(pages_of_it));
+      ASSERT_EQ(mincore(memory.data(), static_cast<std::size_t>(bytes), there.data()), 0);
+      EXPECT_TRUE(
+          std::all_of(there.begin(), there.end(), [](unsigned char state) { return (state & 1) != 0; }));
+      std::ifstream maps("/proc/self/smaps");
+      bool found = false;
+      for (std::string line; std::getline(maps, line);) {
+        unsigned long begin = 0, end = 0;
+        if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) != 2) continue;
+        if (begin != reinterpret_cast<std::uintptr_t>(memory.data()) || bytes < huge) continue;
+        found = true;
+        EXPECT_EQ(end - begin, static_cast<unsigned long>(pages_of_it * page));
+      }
+      EXPECT_EQ(found, bytes >= huge);
+    }
+  }
 }
 
 TEST(Memory, MovesWithItsBytesAndGivesThemBackOnce) {
