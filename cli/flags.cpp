@@ -192,7 +192,7 @@ constexpr const char* kFooter =
     "  spillway train --model decoder-tiny --data README.md --steps 20\n"
     "      a model of under a million parameters, all of it in memory; no configuration is needed\n"
     "  spillway train --config examples/decoder-25m.json --data /usr/share/games/fortunes/literature\n"
-    "                 --nvme-path /mnt/nvme --device-memory 33M --json result.json\n"
+    "                 --nvme-path /mnt/nvme --device-memory 36M --json result.json\n"
     "      25 million parameters on a device that has no room for them\n"
     "  spillway train --config ds_config.json --model gpt2 --data 'train-*.bin' --lr 3e-4\n"
     "                 --eval-data val.bin --eval-every 50 --metrics run.jsonl\n"

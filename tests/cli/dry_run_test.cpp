@@ -70,7 +70,7 @@ TEST_F(DryRun, NeedsNoDataAndNoConfiguration) {
 
 TEST_F(DryRun, NamesThePlacementThatFitsWhereTheChosenOneDoesNot) {
   const std::vector<std::string> limited{"--config",      example("decoder-25m.json"), "--nvme-path",
-                                         scratch_.root(), "--device-memory",           "34M"};
+                                         scratch_.root(), "--device-memory",           "36M"};
   EXPECT_EQ(run(limited).exit_code, 0);
   auto chosen = limited;
   chosen.insert(chosen.end(), {"--offload-optimizer", "none", "--offload-param", "none"});
@@ -99,7 +99,8 @@ TEST_F(DryRun, SaysWhatWouldDoWhereNothingFits) {
 
 TEST_F(DryRun, NamesANarrowerStateFormatWhereOnlyThatFits) {
   // With the gradients in host memory there is room for the slots of compact8, and not for those of fp32.
-  std::vector<std::string> limited{"--model", "decoder-25m", "--nvme-path", scratch_.root()};
+  std::vector<std::string> limited{"--model", "decoder-25m", "--device-threads",
+                                   "2",       "--nvme-path", scratch_.root()};
   limited.insert(limited.end(), {"--device-memory", "40M", "--host-memory", "60M"});
   limited.insert(limited.end(), {"--offload-optimizer", "nvme", "--offload-parameters", "nvme"});
   const Outcome refused = run(limited);
@@ -121,10 +122,11 @@ TEST_F(DryRun, NamesADriveWhereNothingElseFits) {
   // Both tiers fill what is free: only a drive helps, and none was named.
   const Outcome outcome =
       run({"--config", example("decoder-25m.json"), "--offload-optimizer", "host", "--offload-parameters",
-           "host", "--device-memory", "34M", "--host-memory", "70M"});
+           "host", "--device-memory", "36M", "--host-memory", "70M"});
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_NE(outcome.err.find("--offload-optimizer nvme"), std::string::npos) << outcome.err;
-  const Outcome unnamed = run({"--model", "decoder-25m", "--device-memory", "60M", "--host-memory", "70M"});
+  const Outcome unnamed = run(
+      {"--model", "decoder-25m", "--device-threads", "2", "--device-memory", "60M", "--host-memory", "70M"});
   EXPECT_EQ(unnamed.exit_code, 3);
   EXPECT_NE(unnamed.err.find("--offload-optimizer nvme --nvme-path DIR fits"), std::string::npos)
       << unnamed.err;
