@@ -146,7 +146,10 @@ std::int64_t room_in(const std::vector<Place>& places, int jobs) {
   return room > std::numeric_limits<std::int64_t>::max() / paths ? room : room * paths;
 }
 
-std::int64_t size_in_directories(const IoBenchOptions& options, const std::vector<Place>& places) {
+std::int64_t size_in_directories(const IoBenchOptions& options, const std::vector<Place>& places,
+                                 const aio::FileOptions& file) {
+  // What a directory is refused for comes before how much is free there.
+  for (const Place& place : places) aio::File::create(place.path, aio::direct_io_alignment, file);
   const std::int64_t room = room_in(places, options.jobs);
   if (options.size.empty()) return std::min(kDefaultSize, room / MiB * MiB);
   const std::int64_t size = parse_size(options.size, "--size");
@@ -179,8 +182,12 @@ std::int64_t size_of_files(const IoBenchOptions& options, const std::vector<Plac
     std::int64_t bytes = place.status.st_size;
     if (S_ISBLK(place.status.st_mode)) {
       const int descriptor = ::open(place.path.c_str(), O_RDONLY | O_CLOEXEC);
-      bytes = descriptor < 0 ? 0 : ::lseek(descriptor, 0, SEEK_END);
-      if (descriptor >= 0) ::close(descriptor);
+      if (descriptor < 0) {
+        throw Error(ErrorKind::io, "the device cannot be opened",
+                    {.operation = "open", .path = place.path, .error_number = errno});
+      }
+      bytes = ::lseek(descriptor, 0, SEEK_END);
+      ::close(descriptor);
     }
     size += bytes;
   }
@@ -280,7 +287,7 @@ IoSetting settle(const IoBenchOptions& options) {
     return S_ISBLK(place.status.st_mode) ? std::string("none") : place.drive.file_system;
   });
 
-  task.bytes = task.existing ? size_of_files(options, places) : size_in_directories(options, places);
+  task.bytes = task.existing ? size_of_files(options, places) : size_in_directories(options, places, task.file);
   check_size(setting, !task.existing && options.size.empty());
   check_memory(setting);
   if (!task.existing && options.size.empty() && task.bytes < kDefaultSize) {

@@ -103,7 +103,9 @@ void OutputFile::check_apart_from(const OutputFile& other) const {
 
 void OutputFile::replace(const std::function<void(const std::string&)>& write) const {
   if (directly_) return write(target_);
-  const std::string name = fmt::format("{}.partial-{}", target_, getpid());
+  // Short, whatever the wanted name is: that may be as long as names can be.
+  const std::string name =
+      (fs::path(target_).parent_path() / fmt::format("spillway.partial-{}", getpid())).string();
   const UnfinishedFile unfinished(name);
   try {
     write(name);
