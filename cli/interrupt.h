@@ -21,4 +21,18 @@ class UnfinishedFile {
   UnfinishedFile& operator=(const UnfinishedFile&) = delete;
 };
 
+/// While it lives, a signal only asks for an end, for work that can end well within a moment; one more, half a
+/// second later or after that, does what it always does. (A wrapper such as timeout sends each one twice.) One
+/// at a time.
+class StopRequest {
+ public:
+  StopRequest();
+  ~StopRequest();
+  StopRequest(const StopRequest&) = delete;
+  StopRequest& operator=(const StopRequest&) = delete;
+
+  /// The signal that came, 0 for none.
+  int signal_number() const;
+};
+
 }  // namespace spillway::cli

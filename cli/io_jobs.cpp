@@ -45,6 +45,7 @@ struct Header {
 };
 struct Question {
   bool verify = false;  // else a slice
+  aio::MeasureSetting setting;
   Traffic traffic = Traffic::read;
   double seconds = 0;
   Clock::time_point start{};  // of one clock for all processes
@@ -117,7 +118,10 @@ aio::Volume make_volume(const IoTask& task) {
     return aio::Volume::over(std::move(files));
   }
   std::vector<aio::VolumePath> paths;
-  for (const auto& path : task.paths) paths.push_back({.directory = path});
+  for (std::size_t i = 0; i < task.paths.size(); ++i) {
+    paths.push_back(
+        {.directory = task.paths[i], .bandwidth = i < task.bandwidth.size() ? task.bandwidth[i] : 0});
+  }
   return aio::Volume::create(paths, task.bytes, {.file = task.file});
 }
 
@@ -165,8 +169,9 @@ void work(const IoTask& task, int socket) {
       send_all(socket, framed('a', ""));
       continue;
     }
+    measurement.open(question.setting);
     std::this_thread::sleep_until(question.start);
-    const Sample sample = measurement.run(task.setting, question.traffic, question.seconds);
+    const Sample sample = measurement.run(question.setting, question.traffic, question.seconds);
     std::string answer = bytes_of(Figures{.seconds = sample.seconds,
                                           .cpu_seconds = sample.cpu_seconds,
                                           .read_bytes = sample.read_bytes,
@@ -211,7 +216,7 @@ Sample sample_of(std::string_view answer, std::int64_t& written_in_all) {
 
 }  // namespace
 
-IoJobs::IoJobs(const IoTask& task, int jobs) {
+IoJobs::IoJobs(const IoTask& task, int jobs) : setting_(task.setting) {
   flush();  // else every process has what is not written yet, too
   try {
     for (int job = 0; job < jobs; ++job) start(task);
@@ -238,6 +243,8 @@ void IoJobs::start(const IoTask& task) {
   }
   if (process == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    // A terminal sends them to all its processes: what they mean is for the program itself to say.
+    for (const int from_terminal : {SIGINT, SIGHUP}) std::signal(from_terminal, SIG_IGN);
     if (::getppid() != parent) ::_exit(0);
     set_line_open(false);
     for (const Job& other : jobs_) ::close(other.socket);
@@ -345,8 +352,13 @@ IoReady IoJobs::prepare(const Progress& progress) {
 }
 
 std::vector<Sample> IoJobs::measure(Traffic traffic, double seconds, const Progress& progress) {
-  const Clock::time_point start = Clock::now() + kStartDelay;
-  ask(bytes_of(Question{.traffic = traffic, .seconds = seconds, .start = start}));
+  return measure(setting_, traffic, seconds, progress);
+}
+
+std::vector<Sample> IoJobs::measure(const aio::MeasureSetting& setting, Traffic traffic, double seconds,
+                                    const Progress& progress) {
+  const Clock::time_point start = Clock::now() + (jobs_.size() > 1 ? kStartDelay : Clock::duration{});
+  ask(bytes_of(Question{.setting = setting, .traffic = traffic, .seconds = seconds, .start = start}));
   await([&] {
     const double done = std::chrono::duration<double>(Clock::now() - start).count() / seconds;
     if (progress) progress(std::clamp(done, 0.0, 1.0));

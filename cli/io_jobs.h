@@ -16,9 +16,10 @@ namespace spillway::cli {
 
 /// What each of them does.
 struct IoTask {
-  std::vector<std::string> paths;  ///< directories for anonymous files, or files that exist
-  bool existing = false;           ///< they are files, whose contents are lost
-  std::int64_t bytes = 0;          ///< of the volume in directories
+  std::vector<std::string> paths;      ///< directories for anonymous files, or files that exist
+  bool existing = false;               ///< they are files, whose contents are lost
+  std::vector<double> bandwidth = {};  ///< of each directory, as a volume takes it; empty: equal shares
+  std::int64_t bytes = 0;              ///< of the volume in directories
   std::int64_t transfer_bytes = 0;
   aio::FileOptions file;
   aio::MeasureSetting setting;
@@ -50,6 +51,9 @@ class IoJobs {
   IoReady prepare(const Progress& progress);
   /// A slice in all of them at once: by job.
   std::vector<aio::Sample> measure(aio::Traffic traffic, double seconds, const Progress& progress);
+  /// With another setting than the task's.
+  std::vector<aio::Sample> measure(const aio::MeasureSetting& setting, aio::Traffic traffic, double seconds,
+                                   const Progress& progress);
   /// Each verifies what it moved.
   void verify();
   /// By all of them, preparation included, as far as it is known from the slices that have ended.
@@ -73,6 +77,7 @@ class IoJobs {
   void receive(std::size_t job);
   void take(std::size_t job, char kind, std::string message);
 
+  aio::MeasureSetting setting_;  ///< the task's
   std::vector<Job> jobs_;
 };
 

@@ -6,6 +6,7 @@
 #include "interrupt.h"
 #include "text.h"
 #include "train.h"
+#include "tune.h"
 
 #include <cerrno>
 #include <cstdio>
@@ -61,6 +62,8 @@ int run(int argc, char** argv) {
   cli::add_bench(program, bench_options);
   cli::DoctorOptions doctor_options;
   const CLI::App* doctor = cli::add_doctor(program, doctor_options);
+  cli::TuneCommand tune_command;
+  const CLI::App* tune = cli::add_tune(program, tune_command);
   program.require_subcommand(0, 1);
   try {
     program.parse(argc, argv);
@@ -84,6 +87,8 @@ int run(int argc, char** argv) {
     cli::train(train_options);
   } else if (doctor->parsed()) {
     cli::doctor(doctor_options);
+  } else if (tune->parsed()) {
+    return cli::tune(tune_command);
   } else if (bench_options.chosen) {
     bench_options.chosen();
   } else {
