@@ -93,10 +93,11 @@ class Queue {
   /// ticket that is not reported yet. Those of further ones are left for wait() or the next drain().
   void drain();
 
-  /// Makes transfers of this volume, or in this memory, cheaper from now on. Returns whether the kernel took
-  /// it; where it did not, report() says why and everything goes on. Memory is pinned, and a volume's files
-  /// stay open, until they are unregistered or the queue ends; no transfer may use them at that moment.
-  /// Volumes are counted: the last call unregisters. Memory goes with the first call that holds all of a piece.
+  /// Makes transfers of this volume, or in this memory, cheaper from now on. Returns whether it does; all goes
+  /// on where not: threads have nothing to register, a ring has maximum_slots of each kind, and where the
+  /// kernel refuses, report() says why. Memory is pinned, and a volume's files stay open, until they are
+  /// unregistered or the queue ends; no transfer may use them at that moment. Volumes are counted: the last
+  /// call unregisters. Memory goes with the first call that holds all of a piece.
   bool register_volume(const Volume& volume);
   void unregister_volume(const Volume& volume);
   bool register_memory(std::span<std::byte> memory);

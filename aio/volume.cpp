@@ -22,18 +22,22 @@ constexpr std::int64_t round_up(std::int64_t bytes, std::int64_t alignment) {
 
 /// Shares that add up to 1. All bandwidths 0: equal ones.
 std::vector<double> shares_of(const std::vector<VolumePath>& paths) {
-  double sum = 0;
+  double fastest = 0;
   for (const VolumePath& path : paths) {
     if (!std::isfinite(path.bandwidth) || path.bandwidth < 0) {
       throw std::logic_error(fmt::format("Volume: a bandwidth of {}", path.bandwidth));
     }
-    sum += path.bandwidth;
+    fastest = std::max(fastest, path.bandwidth);
   }
+  // Far below the one stripe of a cycle that every path gets: what is slower still makes no difference.
+  constexpr double slowest = 1e-6;
   std::vector<double> shares;
   for (const VolumePath& path : paths) {
-    if (sum > 0 && path.bandwidth == 0) throw std::logic_error("Volume: one bandwidth of several is 0");
-    shares.push_back(sum > 0 ? path.bandwidth / sum : 1 / static_cast<double>(paths.size()));
+    if (fastest > 0 && path.bandwidth == 0) throw std::logic_error("Volume: one bandwidth of several is 0");
+    shares.push_back(fastest > 0 ? std::max(path.bandwidth / fastest, slowest) : 1);
   }
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  for (double& share : shares) share /= sum;
   return shares;
 }
 

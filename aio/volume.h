@@ -22,8 +22,9 @@ struct VolumePath {
 
 struct VolumeOptions {
   FileOptions file = {};
-  /// Every write leaves an XXH3 in memory (a few dozen bytes for each write and stripe), and what is read again
-  /// is held against it.
+  /// Every write leaves an XXH3 in memory (a few dozen bytes for each write and stripe), and a read is held
+  /// against those of all writes that it covers as a whole. A write over a part of an earlier one ends the
+  /// earlier one's.
   bool checksums = false;
   /// Bytes that stand together on one path, a multiple of direct_io_alignment; a volume whose alignment is
   /// larger uses the next multiple of that.

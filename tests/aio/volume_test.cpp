@@ -160,6 +160,25 @@ TEST_F(VolumeTest, ASlowPathStillHasAStripeOfEachCycle) {
   }
 }
 
+TEST_F(VolumeTest, BandwidthsInAnyUnitAreProportions) {
+  for (const std::vector<double>& bandwidths :
+       {std::vector<double>{1e308, 1e308}, std::vector<double>{1e-320, 1e300},
+        std::vector<double>{5e-324, 5e-324}, std::vector<double>{1e308, 1, 1e-308}}) {
+    std::vector<VolumePath> paths;
+    for (const double bandwidth : bandwidths) paths.push_back({scratch.path(), bandwidth});
+    const Volume volume = Volume::create(paths, 8 * MiB, {.stripe_bytes = 4096});
+    std::int64_t bytes = 0;
+    for (std::size_t path = 0; path < paths.size(); ++path) {
+      EXPECT_GT(volume.bytes_on(path), 0);
+      bytes += volume.bytes_on(path);
+    }
+    EXPECT_EQ(bytes, volume.size());
+    if (bandwidths[0] == bandwidths[1]) {
+      EXPECT_EQ(volume.bytes_on(0), volume.bytes_on(1));
+    }
+  }
+}
+
 TEST_F(VolumeTest, AsManyPathsAsACycleHasStripes) {
   const Volume volume = striped(scratch.path(), std::vector<double>(64, 2.), 128 * kStripe);
   EXPECT_EQ(volume.path_count(), 64u);
