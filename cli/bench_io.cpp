@@ -205,7 +205,9 @@ CLI::App* add_bench_io(CLI::App& bench, IoBenchOptions& options) {
                  "Bytes of the volume, for each job, at most half of what is free (1G, or less)")
       ->option_text("S");
   io->add_option("--block-size", options.block_size, "Bytes of one operation")->option_text("S (1M)");
-  io->add_option("--queue-depth", options.queue_depth, "Operations in flight")->option_text("N (32)");
+  io->add_option("--queue-depth", options.queue_depth,
+                 "Operations in flight, over all paths together (a run's queue_depth is for each path)")
+      ->option_text("N (32)");
   io->add_option("--jobs", options.jobs, "Processes at once, each with a volume of its own, as ranks are")
       ->option_text("N (1)");
   io->add_option("--mode", options.modes, "read, write or mixed; several with commas (all)")
