@@ -131,11 +131,14 @@ class Search {
       while (next + 1 < reads.size() && read_after[next] <= i) ++next;
       against_reads.push_back(writes[i] - (reads[next] + reads[next == 0 ? 0 : next - 1]) / 2);
     }
-    const std::size_t at = change_point(against_reads, std::max<std::size_t>(5, writes.size() / 8));
+    const std::size_t at = change_point(against_reads, std::max<std::size_t>(5, writes.size() / 5));
     const auto middle = against_reads.begin() + static_cast<std::ptrdiff_t>(at);
     writes_at_first_ = {against_reads.begin(), at == 0 ? against_reads.end() : middle};
     if (at == 0) return;
-    if (const Estimate change = step_between(writes_at_first_, {middle, against_reads.end()}); fell(change)) {
+    const auto raw = writes.begin() + static_cast<std::ptrdiff_t>(at);
+    const bool slower = quantile_of({raw, writes.end()}, 0.5) - quantile_of({writes.begin(), raw}, 0.5) < -0.15;
+    const Estimate change = step_between(writes_at_first_, {middle, against_reads.end()});
+    if (slower && fell(change)) {  // and not the reads faster
       found.fell = true;
       found.bytes_before_fall = static_cast<std::int64_t>(written_so_far[at - 1]);
       found.fell_to = change.value;
@@ -161,7 +164,7 @@ class Search {
     const double change = b.value - a.value;
     return exponential({change, change - half, change + half, b.count});
   }
-  static bool fell(const Estimate& change) { return change.value < 0.8 && change.high < 0.9; }
+  static bool fell(const Estimate& change) { return change.value < 0.75 && change.high < 0.85; }
 
   /// The search goes on with what the drive clearly likes best; both are looked at again later.
   void engine_and_overlap() {
@@ -213,8 +216,8 @@ class Search {
       if (missing.empty()) break;
       const bool none = missing.size() == arms.size();
       if (none && looks < 5 && !trials_.time_for(3, seconds, end)) {  // not much is more than nothing
-        ++looks;
-        trials_.visit({missing.data(), std::min<std::size_t>(2, missing.size())}, seconds, &Arm::coarse);
+        const bool last = ++looks == 5;
+        trials_.visit({missing.data(), std::min<std::size_t>(2, missing.size())}, seconds, &Arm::coarse, last);
         continue;
       }
       time = trials_.visit_all(missing, seconds, end, &Arm::coarse);

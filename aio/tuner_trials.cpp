@@ -66,7 +66,8 @@ NoisePrior Trials::noise() const {
   return {1.5 * std::max(one * one, 1e-6), kPriorWeight};
 }
 
-void Trials::visit(std::span<Arm* const> arms, double seconds, std::vector<double> Arm::*values) {
+void Trials::visit(std::span<Arm* const> arms, double seconds, std::vector<double> Arm::*values,
+                   bool whatever) {
   if (!last_reference_) take_reference(seconds);
   const std::optional<Trial> before = last_reference_;
   std::vector<Trial> trials;
@@ -75,7 +76,7 @@ void Trials::visit(std::span<Arm* const> arms, double seconds, std::vector<doubl
   if (!before || !last_reference_) return;
   const Trial& after = *last_reference_;
   const double step = after.log_rate - before->log_rate;
-  if (std::abs(step) > widest_step()) {
+  if (!whatever && std::abs(step) > widest_step()) {
     result_.put_aside += static_cast<int>(arms.size());
     return;
   }

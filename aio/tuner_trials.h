@@ -52,7 +52,9 @@ class Trials {
   /// Reference, the arms, reference: each arm's speed against the reference's at its moment, between the two,
   /// is added to the arm's `values`. (The last reference is the next one's first.) Where the two lie too far
   /// apart, the drive has changed its speed meanwhile, and nothing is added.
-  void visit(std::span<Arm* const> arms, double seconds, std::vector<double> Arm::*values);
+  /// `whatever`: then too.
+  void visit(std::span<Arm* const> arms, double seconds, std::vector<double> Arm::*values,
+             bool whatever = false);
   /// Visits all of them once, in a random order, as long as there is time. Returns whether there was.
   bool visit_all(std::vector<Arm*> arms, double seconds, double end, std::vector<double> Arm::*values);
 
