@@ -24,6 +24,13 @@ int attempt(io_uring& ring, unsigned entries, unsigned flags) {
     ::io_uring_queue_exit(&ring);
     return EINVAL;
   }
+  // A filter may allow the ring and forbid its use.
+  if (const int used =
+          ::io_uring_enter(static_cast<unsigned>(ring.ring_fd), 0, 0, IORING_ENTER_GETEVENTS, nullptr);
+      used < 0) {
+    ::io_uring_queue_exit(&ring);
+    return -used;
+  }
   return 0;
 }
 

@@ -99,33 +99,43 @@ void PrintTo(const SetUp& set_up, std::ostream* out) {
 
 class IoUringSetUp : public ::testing::TestWithParam<SetUp> {};
 
-TEST_P(IoUringSetUp, FailureIsAnErrorWithAHintOrThreadsServe) {
+/// A filter may forbid the ring, or allow it and forbid its use.
+void expect_that_threads_serve_without(int call, const SetUp& set_up) {
   const std::int64_t before = open_descriptors();
-  const bool allowed = with_denied({{SYS_io_uring_setup, GetParam().error_number}}, [] {
+  const bool allowed = with_denied({{call, set_up.error_number}}, [&] {
     for (const IoEngine engine : {IoEngine::io_uring, IoEngine::automatic}) {
-      if (engine == IoEngine::automatic && GetParam().reason != nullptr) continue;
+      if (engine == IoEngine::automatic && set_up.reason != nullptr) continue;
       const auto error = error_of([&] { make_ring({.depth = 8, .engine = engine}); });
       ASSERT_TRUE(error);
       EXPECT_EQ(error->kind(), ErrorKind::io);
-      EXPECT_EQ(error->detail().error_number, GetParam().error_number);
-      EXPECT_NE(error->detail().hint.find(GetParam().hint), std::string::npos) << error->detail().hint;
+      EXPECT_EQ(error->detail().error_number, set_up.error_number);
+      EXPECT_NE(error->detail().hint.find(set_up.hint), std::string::npos) << error->detail().hint;
       EXPECT_NE(std::string(error->what()).find("cannot set up an io_uring of depth 8"), std::string::npos);
     }
     const IoUringSupport support = probe_io_uring();
     EXPECT_FALSE(support.available);
-    EXPECT_EQ(support.error_number, GetParam().error_number);
+    EXPECT_EQ(support.error_number, set_up.error_number);
     EXPECT_FALSE(support.reason.empty());
-    EXPECT_NE(support.hint.find(GetParam().hint), std::string::npos) << support.hint;
-    if (GetParam().reason == nullptr) return;
+    EXPECT_NE(support.hint.find(set_up.hint), std::string::npos) << support.hint;
+    if (set_up.reason == nullptr) return;
     const RingReport report = make_ring({.depth = 8, .sqpoll = true})->report();
     EXPECT_EQ(report.engine, IoEngine::posix);
     ASSERT_EQ(report.notes.size(), 2u);
     EXPECT_NE(report.notes[0].find("io_uring is not allowed here ("), std::string::npos) << report.notes[0];
-    EXPECT_NE(report.notes[0].find(GetParam().reason), std::string::npos) << report.notes[0];
+    EXPECT_NE(report.notes[0].find(set_up.reason), std::string::npos) << report.notes[0];
     EXPECT_NE(report.notes[1].find("sqpoll"), std::string::npos) << report.notes[1];
   });
   if (!allowed) GTEST_SKIP() << "seccomp filters are not allowed here";
   EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST_P(IoUringSetUp, FailureIsAnErrorWithAHintOrThreadsServe) {
+  expect_that_threads_serve_without(SYS_io_uring_setup, GetParam());
+}
+
+TEST_P(IoUringSetUp, ARingThatMayNotBeUsedIsNone) {
+  SKIP_WITHOUT_IO_URING();
+  expect_that_threads_serve_without(SYS_io_uring_enter, GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(
