@@ -1,6 +1,7 @@
 #include "tuner.h"
 
 #include "tuner_trials.h"
+#include "tuner_writes.h"
 
 #include <algorithm>
 #include <cmath>
@@ -25,8 +26,7 @@ constexpr std::size_t kFewest = 4, kMost = 16;  ///< settings that are looked at
 constexpr std::size_t kSideBySide = 2;          ///< finalists in work at a time
 
 constexpr int kEnoughTrials = 10;
-constexpr double kManyLooks = 1.3;        ///< a race looks at the same interval again and again
-constexpr double kFirstDeviation = 0.05;  ///< of a trial, until some are known
+constexpr double kManyLooks = 1.3;  ///< a race looks at the same interval again and again
 
 bool costs_less(const TuneSetting& a, const TuneSetting& b) {
   if (a.memory_bytes() != b.memory_bytes()) return a.memory_bytes() < b.memory_bytes();
@@ -40,6 +40,7 @@ class Search {
       : options_(options),
         trials_(drive, options, result_),
         slice_(std::clamp(options.seconds / kSlicesInAll, kShortestSlice, kLongestSlice)),
+        writes_(trials_, slice_ / 2, result_),
         least_(std::log1p(-options.tolerance)) {
     if (options.block_sizes.empty() || options.depths.empty() || options.engines.empty() ||
         !(options.seconds > 0) || !(options.tolerance > 0 && options.tolerance < 1)) {
@@ -59,17 +60,20 @@ class Search {
     first_ = *std::min_element(cells_.begin(), cells_.end(),
                                [](const auto& a, const auto& b) { return from_default(a) < from_default(b); });
     trials_.begin_with(first_);
+    writes_.begin_with(first_);
   }
 
   TuneResult run() {
     try {
-      sustained_writes();
+      trials_.begin_stage("sustained writes");
+      writes_.look_first(std::min(trials_.end_of(kSustainedEnd), kLongestSustained));
       engine_and_overlap();
       all_settings();
       best_of_them();
       side_by_side();
       overlap_at_the_end();
-      writes_at_the_end();
+      trials_.begin_stage("writes once more");
+      writes_.look_again(trials_.end_of(1));
       result_.complete = true;
     } catch (const Trials::Stopped&) {
     }
@@ -97,74 +101,6 @@ class Search {
   }
 
   // The stages ----------------------------------------------------------------------------------------------
-
-  void sustained_writes() {
-    trials_.begin_stage("sustained writes");
-    const double end = std::min(trials_.end_of(kSustainedEnd), kLongestSustained);
-    const double seconds = slice_ / 2;
-    SustainedFinding& found = result_.sustained;
-    std::vector<double> writes, written_so_far;
-    std::vector<std::size_t> read_after;  // writes that came before each read
-    std::vector<double> reads;
-    const auto read = [&] {
-      if (const Trial one = trials_.take(trials_.reference(), Traffic::read, seconds / 2); one.usable) {
-        reads.push_back(one.log_rate);
-        read_after.push_back(writes.size());
-      }
-    };
-    const std::int64_t before = result_.written_bytes;
-    read();
-    do {
-      for (int i = 0; i < 4; ++i) {
-        if (const Trial one = trials_.take(trials_.reference(), Traffic::write, seconds); one.usable) {
-          writes.push_back(one.log_rate);
-          written_so_far.push_back(static_cast<double>(result_.written_bytes - before));
-        }
-        update_thirds(writes);
-        found.written_bytes = result_.written_bytes - before;
-      }
-      read();
-    } while (trials_.elapsed() + 5 * seconds * trials_.longer() < end);
-    if (reads.empty() || writes.empty()) return;
-    std::vector<double> against_reads;
-    for (std::size_t i = 0, next = 0; i < writes.size(); ++i) {
-      while (next + 1 < reads.size() && read_after[next] <= i) ++next;
-      against_reads.push_back(writes[i] - (reads[next] + reads[next == 0 ? 0 : next - 1]) / 2);
-    }
-    const std::size_t at = change_point(against_reads, std::max<std::size_t>(5, writes.size() / 5));
-    const auto middle = against_reads.begin() + static_cast<std::ptrdiff_t>(at);
-    writes_at_first_ = {against_reads.begin(), at == 0 ? against_reads.end() : middle};
-    if (at == 0) return;
-    const auto raw = writes.begin() + static_cast<std::ptrdiff_t>(at);
-    const bool slower = quantile_of({raw, writes.end()}, 0.5) - quantile_of({writes.begin(), raw}, 0.5) < -0.15;
-    const Estimate change = step_between(writes_at_first_, {middle, against_reads.end()});
-    if (slower && fell(change)) {  // and not the reads faster
-      found.fell = true;
-      found.bytes_before_fall = static_cast<std::int64_t>(written_so_far[at - 1]);
-      found.fell_to = change.value;
-    } else {
-      writes_at_first_ = against_reads;
-    }
-  }
-
-  void update_thirds(const std::vector<double>& log_rates) {
-    const auto third = std::max<std::size_t>(1, log_rates.size() / 3);
-    const auto part = static_cast<std::ptrdiff_t>(third);
-    if (log_rates.empty()) return;
-    result_.sustained.first_bytes_per_s =
-        std::exp(quantile_of({log_rates.begin(), log_rates.begin() + part}, 0.5));
-    result_.sustained.last_bytes_per_s = std::exp(quantile_of({log_rates.end() - part, log_rates.end()}, 0.5));
-  }
-
-  /// The second's level as a share of the first's, of logarithms.
-  static Estimate step_between(const std::vector<double>& first, const std::vector<double>& second) {
-    const NoisePrior prior{kFirstDeviation * kFirstDeviation, 2};
-    const Estimate a = trimmed_mean(first, prior), b = trimmed_mean(second, prior);
-    const double half = std::hypot(a.high - a.value, b.high - b.value);
-    const double change = b.value - a.value;
-    return exponential({change, change - half, change + half, b.count});
-  }
-  static bool fell(const Estimate& change) { return change.value < 0.75 && change.high < 0.85; }
 
   /// The search goes on with what the drive clearly likes best; both are looked at again later.
   void engine_and_overlap() {
@@ -426,23 +362,6 @@ class Search {
     found_overlap(by_turns);
   }
 
-  void writes_at_the_end() {
-    trials_.begin_stage("writes once more");
-    std::vector<double> against_reads;
-    const double seconds = slice_ / 2;
-    while (trials_.time_for(2, seconds, options_.seconds)) {
-      const Trial write = trials_.take(first_, Traffic::write, seconds),
-                  read = trials_.take(first_, Traffic::read, seconds);
-      if (write.usable && read.usable) against_reads.push_back(write.log_rate - read.log_rate);
-    }
-    if (result_.sustained.fell || against_reads.size() < 3 || writes_at_first_.size() < 3) return;
-    const Estimate change = step_between(writes_at_first_, against_reads);
-    if (!fell(change)) return;
-    result_.sustained.fell = result_.sustained.later = true;
-    result_.sustained.bytes_before_fall = result_.sustained.written_bytes;
-    result_.sustained.fell_to = change.value;
-  }
-
   // What came out -------------------------------------------------------------------------------------------
 
   TuneEstimate described(const Arm& arm) const {
@@ -495,12 +414,12 @@ class Search {
   TuneResult result_;
   Trials trials_;
   double slice_;
+  SustainedWrites writes_;
   double least_;  ///< logarithm of what is within the tolerance, negative
   std::vector<TuneSetting> cells_;
 
-  TuneSetting first_;                    ///< the reference of the first stages
-  std::vector<double> base_rates_;       ///< logarithms of the speed of what `coarse` is against
-  std::vector<double> writes_at_first_;  ///< against reads
+  TuneSetting first_;               ///< the reference of the first stages
+  std::vector<double> base_rates_;  ///< logarithms of the speed of what `coarse` is against
 
   std::vector<std::unique_ptr<Arm>> arms_;
   std::vector<Arm*> finalists_;  ///< in the order of cost

@@ -78,7 +78,7 @@ struct DuplexFinding {
 struct SustainedFinding {
   double first_bytes_per_s = 0, last_bytes_per_s = 0;  ///< of the first and the last third of the writes
   std::int64_t written_bytes = 0;                      ///< in all
-  bool fell = false;                                   ///< writes against reads, surely, to less than 0.8
+  bool fell = false;  ///< writes against reads, surely, to less than three quarters
   /// Where they fell: after so many bytes, or, if `later`, after more than that, during the search.
   std::int64_t bytes_before_fall = 0;
   bool later = false;
