@@ -13,6 +13,9 @@
 namespace spillway::cli {
 namespace {
 
+/// Of the configuration that is written.
+constexpr int kTunedFormatVersion = 1;
+
 using aio::TuneEstimate;
 using aio::TuneResult;
 using aio::TuneSetting;
@@ -166,7 +169,9 @@ std::string tuned_configuration(const TuneRun& run) {
     spillway["nvme_bandwidth"] = bandwidth;
   }
   const Ordered places{{"nvme_path", Ordered(list_or_one(run.paths))}};
-  const Ordered all{{"aio",
+  // Readers of the configuration pass by keys that begin with an underscore.
+  const Ordered all{{"_format_version", kTunedFormatVersion},
+                    {"aio",
                      {{"block_size", chosen.block_bytes},
                       {"queue_depth", chosen.depth},
                       {"intra_op_parallelism", 1},

@@ -87,6 +87,7 @@ TEST(Tune, WritesAConfigurationThatTrainTakesUnchanged) {
   EXPECT_TRUE(file.at("aio").at("single_submit").is_boolean());
   EXPECT_EQ(file.at("aio").at("overlap_events"), true);
   EXPECT_EQ(file.at("aio").at("intra_op_parallelism"), 1);
+  EXPECT_EQ(file.at("_format_version"), 1);
   EXPECT_EQ(file.at("spillway").count("nvme_bandwidth"), 0u);  // one drive has no shares
 
   const std::string text = scratch.write("README.md", sample_text());
