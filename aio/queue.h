@@ -56,7 +56,9 @@ struct QueueOptions {
 /// landed (of a read from a volume with checksums: until it was waited for); copies of its volume may go
 /// earlier.
 ///
-/// All members may be called from several threads.
+/// All members may be called from several threads. Two queues may serve one volume, but not two writes that
+/// cover one aligned piece in part: each queue keeps only its own apart. A child that a process forks must
+/// neither use a queue nor end it: its thread is not there.
 ///
 /// Each failed transfer is reported once, by the Error that wait() of its ticket or drain() throws: kind
 /// resources for lack of space, else io; with operation, directory, offset (in the file there), length (of the

@@ -52,6 +52,9 @@ class Volume {
   /// them allows. Error of kind configuration where that is nothing; the other errors are those of create().
   static Volume over(std::vector<File> files, const VolumeOptions& options = {});
 
+  Volume(const Volume&) = default;  // and no move: a handle always has its space
+  Volume& operator=(const Volume&) = default;
+
   std::int64_t size() const;
   /// Transfers whose offset and length are multiples of this, and whose memory is one of memory_alignment(),
   /// move without a copy: the largest of the files'. (Others are right as well.)

@@ -85,6 +85,9 @@ class TuneProgressLine {
   TerminalLine line_;
 };
 
+/// As in core/config: what is tuned must be a configuration.
+constexpr std::size_t kMostPaths = 32;
+
 struct Settled {
   IoTask task;
   TuneRun run;
@@ -96,6 +99,11 @@ struct Settled {
 Settled settle_tune(const TuneCommand& command) {
   if (command.paths.empty())
     throw usage("--path is missing", "name a directory on the drive that a run would swap to");
+  if (command.paths.size() > kMostPaths) {
+    throw usage(
+        fmt::format("--path: {} directories, and a run takes at most {}", command.paths.size(), kMostPaths),
+        "name fewer");
+  }
   if (!(command.seconds >= kLeastSeconds && command.seconds <= kMostSeconds)) {
     throw usage(
         fmt::format("--seconds: {} is not between {} and {}", command.seconds, kLeastSeconds, kMostSeconds),

@@ -53,6 +53,9 @@ std::string chosen_sentence(const TuneRun& run) {
   return text + ".";
 }
 
+/// On a full duplex drive the ratio is near 2.
+constexpr double kSurelyHalf = 1.2;
+
 std::string duplex_sentence(const TuneRun& run) {
   const aio::DuplexFinding& duplex = run.result.duplex;
   if (duplex.verdict == aio::OverlapVerdict::unknown) return "Whether overlap helps was not found out.";
@@ -67,10 +70,16 @@ std::string duplex_sentence(const TuneRun& run) {
     case aio::OverlapVerdict::hurts:
       return fmt::format("Reads and writes at the same time hurt: {} of reads and writes by turns.", ratio);
     default:
-      return fmt::format(
-          "Reads and writes at the same time make no difference: {} of reads and writes by turns, so the "
-          "drive is half duplex.",
-          ratio);
+      // Only an interval that is narrow enough says what the drive is.
+      return duplex.ratio.high < kSurelyHalf && duplex.ratio.low > 1 / kSurelyHalf
+                 ? fmt::format(
+                       "Reads and writes at the same time make no difference: {} of reads and writes by turns, "
+                       "so the drive is half duplex.",
+                       ratio)
+                 : fmt::format(
+                       "Whether reads and writes at the same time help is not settled: {} of reads and writes "
+                       "by turns.",
+                       ratio);
   }
 }
 
@@ -82,7 +91,7 @@ std::string sustained_sentence(const TuneRun& run) {
                   rate(s.first_bytes_per_s), format_size(s.written_bytes), rate(s.last_bytes_per_s));
   if (s.fell) {
     return fmt::format(
-        "Sustained writes fall to {} after {}{}: a cache of the drive is full then ({}). What is chosen "
+        "Sustained writes fall to {} after {}{}: as where a cache of the drive is full ({}). What is chosen "
         "was measured {}.",
         percent(s.fell_to), s.later ? "more than " : "", format_size(s.bytes_before_fall), thirds,
         s.later ? "partly before" : "after that");
@@ -148,8 +157,9 @@ std::vector<std::string> tune_findings(const TuneRun& run) {
   } else {
     all.push_back(chosen_sentence(run));
     if (r.undecided > 0) {
-      all.push_back(fmt::format("{} cheaper {} may be as fast: more --seconds would tell.", r.undecided,
-                                r.undecided == 1 ? "setting" : "settings"));
+      all.push_back(fmt::format(
+          "Not settled: {} cheaper {} may be as fast, which the noise hides. More --seconds would tell.",
+          r.undecided, r.undecided == 1 ? "setting" : "settings"));
     }
   }
   all.push_back(duplex_sentence(run));

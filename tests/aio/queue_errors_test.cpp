@@ -30,6 +30,26 @@ TEST_F(QueueErrors, NoProgressForASecondIsAnError) {
   }
 }
 
+TEST_F(QueueErrors, OfSeveralPathsTheOneThatFailedIsNamedWithTheOffsetThere) {
+  const ScratchDirectory other;
+  const Volume striped =
+      Volume::create({{scratch.path()}, {other.path()}}, volume_bytes, {.stripe_bytes = 2 * block});
+  for (std::size_t path = 0; path < 2; ++path) {
+    FakeDrive drive;
+    drive.outcome = [&](const Operation& operation) {
+      const bool bad = operation.descriptor == striped.file(path).descriptor() && operation.offset == 5 * block;
+      return bad ? -EIO : operation.bytes;
+    };
+    const auto queue = queue_of(drive, 4);
+    const Ticket ticket = queue->write(striped, 0, memory.get(), volume_bytes);
+    const auto error = error_of([&] { queue->wait(ticket); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->detail().path, path == 0 ? scratch.path() : other.path());
+    EXPECT_EQ(error->detail().offset, 5 * block);
+    EXPECT_EQ(error->detail().length, block);
+  }
+}
+
 TEST_F(QueueErrors, NothingReadIsAnEndOfFile) {
   FakeDrive drive;
   drive.outcome = [](const Operation&) { return std::int64_t{0}; };

@@ -318,6 +318,13 @@ void expect_through(const Volume& volume, std::uint64_t key) {
   }
 }
 
+TEST_F(VolumeTest, AHandleThatWasMovedIsACopy) {
+  Volume first = Volume::create({{scratch.path()}}, MiB);
+  const Volume second = std::move(first);
+  EXPECT_EQ(first.size(), MiB);  // NOLINT(bugprone-use-after-move): what is tested
+  EXPECT_EQ(first.file(0).descriptor(), second.file(0).descriptor());
+}
+
 TEST_F(VolumeTest, TwoVolumesOnOnePathDoNotTouchEachOther) {
   const Volume one = striped(scratch.path(), {2, 1}, 40 * kStripe);
   const Volume two = striped(scratch.path(), {1, 3}, 44 * kStripe);

@@ -56,7 +56,7 @@ for package in dnnl OpenMP CLI11 nlohmann_json xsimd GTest benchmark; do
 done
 configure=(cmake -S "$consumer" "${options[@]}" "-DCMAKE_PREFIX_PATH=$prefix" "${without[@]}")
 quietly aio "${configure[@]}" -B aio -DCONSUMER_COMPONENTS=aio
-if grep -E '^(dnnl|OpenMP|CLI11|nlohmann_json|xsimd|xxhash|PC_xxhash)_' aio/CMakeCache.txt; then
+if grep -E '^(dnnl|OpenMP|CLI11|nlohmann_json|xsimd)_' aio/CMakeCache.txt; then
   fail "who asks for aio alone makes CMake look for the above"
 fi
 quietly aio cmake --build aio -j 2
