@@ -157,6 +157,9 @@ class Search {
         continue;
       }
       time = trials_.visit_all(missing, seconds, end, &Arm::coarse);
+      // The time may end when all that was visited has been put aside.
+      const auto is_known = [](const Arm* arm) { return !arm->coarse.empty(); };
+      if (!time && looks < 5) time = std::none_of(arms.begin(), arms.end(), is_known);
     }
     trials_.begin_with(trials_.reference());  // the next ones are longer
   }

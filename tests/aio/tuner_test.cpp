@@ -325,6 +325,20 @@ TEST(Tuner, WithFarTooLittleTimeItStillKnowsSomething) {
   EXPECT_LT(drive.now(), 8);
 }
 
+TEST(Tuner, WithLittleTimeOnAWildDriveItStillKnowsSomething) {
+  int put_aside = 0;
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    MadeUpDrive drive(seed);
+    drive.noise = 0.7;
+    drive.overhead = 0.02;
+    const TuneResult result =
+        tune(drive.drive(), {.seconds = 1 + static_cast<double>(seed % 4) / 2, .seed = seed});
+    EXPECT_NE(result.find(result.chosen), nullptr) << seed;
+    put_aside += result.put_aside;
+  }
+  EXPECT_GT(put_aside, 300) << "the drive is not wild enough";
+}
+
 TEST(Tuner, StopsBeforeTheNextTrialAndTellsWhatItHas) {
   for (const int after : {0, 1, 7, 40, 100, 150, 220}) {
     MadeUpDrive drive(17);
