@@ -9,6 +9,7 @@
 #include "adam_measurement.h"
 #include "bench.h"
 #include "machine.h"
+#include "options.h"
 #include "output_file.h"
 #include "report.h"
 #include "terminal_line.h"
@@ -331,8 +332,6 @@ constexpr const char* kFooter =
     "  spillway bench adam --params 1G --isa avx2 --seconds 20\n"
     "      more memory, another instruction set than the best, less noise";
 
-constexpr std::size_t kHelpWidth = 68;
-
 }  // namespace
 
 CLI::App* add_bench_adam(CLI::App& bench, AdamBenchOptions& options) {
@@ -353,17 +352,8 @@ CLI::App* add_bench_adam(CLI::App& bench, AdamBenchOptions& options) {
       ->option_text("ISA");
   adam->add_option("--seconds", options.seconds, "Time for each state format, at least")->option_text("S (3)");
   adam->add_option("--json", options.json, "The rows with all settings, as JSON")->option_text("FILE");
-  // An empty name is an unset variable of a script more often than the wish for no file.
-  const CLI::Validator not_empty(
-      [](const std::string& name) { return name.empty() ? "a name is missing" : ""; }, "", "");
-  for (const char* flag : {"--params", "--state-format", "--optimizer", "--gradient", "--threads", "--isa",
-                           "--seconds", "--json"}) {
-    adam->get_option(flag)->check(not_empty);
-  }
-  for (CLI::Option* option : adam->get_options()) {
-    option->description(
-        fmt::format("{}", fmt::join(broken_at_spaces(option->get_description(), kHelpWidth), "\n")));
-  }
+  finish_options(*adam, {"--params", "--state-format", "--optimizer", "--gradient", "--threads", "--isa",
+                         "--seconds", "--json"});
   adam->footer(kFooter);
   return adam;
 }

@@ -6,6 +6,7 @@
 #include "io_jobs.h"
 #include "io_setting.h"
 #include "machine.h"
+#include "options.h"
 #include "output_file.h"
 #include "report.h"
 #include "terminal_line.h"
@@ -188,8 +189,6 @@ constexpr const char* kFooter =
     "  spillway bench io --path /dev/shm --direct on\n"
     "      what the software itself costs";
 
-constexpr std::size_t kHelpWidth = 68;
-
 }  // namespace
 
 CLI::App* add_bench_io(CLI::App& bench, IoBenchOptions& options) {
@@ -228,17 +227,8 @@ CLI::App* add_bench_io(CLI::App& bench, IoBenchOptions& options) {
   io->add_flag("--iopoll", options.iopoll, "Completions are polled for, where the drive can");
   io->add_flag("--overwrite", options.overwrite, "A file or device named by --path may lose its contents");
   io->add_option("--json", options.json, "The rows with all settings, as JSON")->option_text("FILE");
-  // An empty name is an unset variable of a script more often than the wish for no file.
-  const CLI::Validator not_empty(
-      [](const std::string& name) { return name.empty() ? "a name is missing" : ""; }, "", "");
-  for (const char* flag : {"--path", "--size", "--block-size", "--queue-depth", "--jobs", "--mode", "--engine",
-                           "--direct", "--seconds", "--transfer-size", "--json"}) {
-    io->get_option(flag)->check(not_empty);
-  }
-  for (CLI::Option* option : io->get_options()) {
-    option->description(
-        fmt::format("{}", fmt::join(broken_at_spaces(option->get_description(), kHelpWidth), "\n")));
-  }
+  finish_options(*io, {"--path", "--size", "--block-size", "--queue-depth", "--jobs", "--mode", "--engine",
+                       "--direct", "--seconds", "--transfer-size", "--json"});
   io->footer(kFooter);
   return io;
 }

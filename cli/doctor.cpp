@@ -1,6 +1,7 @@
 #include "doctor.h"
 
 #include "machine.h"
+#include "options.h"
 #include "output_file.h"
 #include "terminal_line.h"
 #include "text.h"
@@ -19,8 +20,6 @@ using nlohmann::json;
 
 constexpr int kDoctorFormatVersion = 1;
 constexpr std::size_t kWidth = 100;
-constexpr std::size_t kHelpWidth = 68;
-
 constexpr const char* kFooter =
     "Looks at processors, memory, GPU, MPI, io_uring and limits, and at each path: the drive and how it is\n"
     "attached, the layers and the file system on it, and whether swap space can really be made there as a\n"
@@ -71,14 +70,7 @@ CLI::App* add_doctor(CLI::App& program, DoctorOptions& options) {
   doctor->add_option("--config", options.config, "The configuration of a run, read as spillway train does")
       ->option_text("FILE");
   doctor->add_option("--json", options.json, "The findings with raw numbers, as JSON")->option_text("FILE");
-  // An empty name is an unset variable of a script more often than the wish for no file.
-  const CLI::Validator not_empty(
-      [](const std::string& name) { return name.empty() ? "a name is missing" : ""; }, "", "");
-  for (const char* flag : {"--path", "--config", "--json"}) doctor->get_option(flag)->check(not_empty);
-  for (CLI::Option* option : doctor->get_options()) {
-    option->description(
-        fmt::format("{}", fmt::join(broken_at_spaces(option->get_description(), kHelpWidth), "\n")));
-  }
+  finish_options(*doctor, {"--path", "--config", "--json"});
   doctor->footer(kFooter);
   return doctor;
 }

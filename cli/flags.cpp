@@ -1,4 +1,5 @@
 // The flags of spillway train.
+#include "options.h"
 #include "text.h"
 #include "train.h"
 
@@ -179,8 +180,6 @@ const std::vector<Flag>& flags() {
   return all;
 }
 
-constexpr std::size_t kHelpWidth = 68;
-
 constexpr const char* kFooter =
     "Parameters are on the device only while a layer needs them; they and the optimizer's state live in\n"
     "the tier that you choose. That changes the speed, never the result: the weights are the same, bit\n"
@@ -254,15 +253,7 @@ CLI::App* add_train(CLI::App& program, TrainOptions& options) {
                    "What happened when, and which buffer lived where (opens in Perfetto)")
       ->option_text("FILE")
       ->group(kOutput);
-  // An empty name is an unset variable of a script more often than the wish for no file.
-  const CLI::Validator not_empty(
-      [](const std::string& name) { return name.empty() ? "a name is missing" : ""; }, "", "");
-  for (const char* flag : {"--config", "--json", "--metrics", "--trace"})
-    train->get_option(flag)->check(not_empty);
-  for (CLI::Option* option : train->get_options()) {
-    option->description(
-        fmt::format("{}", fmt::join(broken_at_spaces(option->get_description(), kHelpWidth), "\n")));
-  }
+  finish_options(*train, {"--config", "--json", "--metrics", "--trace"});
   train->footer(kFooter);
   return train;
 }

@@ -9,6 +9,7 @@
 #include "io_jobs.h"
 #include "io_setting.h"
 #include "machine.h"
+#include "options.h"
 #include "output_file.h"
 #include "report.h"
 #include "terminal_line.h"
@@ -344,8 +345,6 @@ constexpr const char* kFooter =
     "      trains with it\n"
     "  spillway tune --path /mnt/a --path /mnt/b --jobs 4 --seconds 120\n"
     "      two drives as one, as four ranks would use them";
-constexpr std::size_t kHelpWidth = 68;
-
 }  // namespace
 
 CLI::App* add_tune(CLI::App& program, TuneCommand& command) {
@@ -360,14 +359,7 @@ CLI::App* add_tune(CLI::App& program, TuneCommand& command) {
   tune->add_option("--out", command.out, "The configuration, and FILE.svg beside it with a picture")
       ->option_text("FILE");
   tune->add_option("--json", command.json, "What every setting is worth, as JSON")->option_text("FILE");
-  const CLI::Validator not_empty(
-      [](const std::string& name) { return name.empty() ? "a name is missing" : ""; }, "", "");
-  for (const char* flag : {"--path", "--size", "--seconds", "--jobs", "--out", "--json"})
-    tune->get_option(flag)->check(not_empty);
-  for (CLI::Option* option : tune->get_options()) {
-    option->description(
-        fmt::format("{}", fmt::join(broken_at_spaces(option->get_description(), kHelpWidth), "\n")));
-  }
+  finish_options(*tune, {"--path", "--size", "--seconds", "--jobs", "--out", "--json"});
   tune->footer(kFooter);
   return tune;
 }
