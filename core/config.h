@@ -30,6 +30,20 @@ struct ScheduleConfig {
   double cosine_minimum_ratio = 1e-4;  ///< scheduler.params.cos_min_ratio (WarmupCosineLR)
 };
 
+/// In which order the micro-batches of a step pass through the units.
+enum class AccumulationOrder : std::uint8_t {
+  micro_batch,  ///< one after another through the whole model
+  layer,        ///< all through one unit before the next: its parameters move twice a step
+};
+/// Where what the backward pass needs of a layer is kept.
+enum class ActivationPolicy : std::uint8_t {
+  automatic,  ///< layer by layer, from what the device's budget leaves
+  keep,       ///< everything, on the device
+  recompute,  ///< the layer's input on the device; the rest is computed again
+  host,       ///< the layer's input in host memory; the rest is computed again
+  nvme,       ///< the same on NVMe
+};
+
 /// Resolved values; the JSON key of each stands behind it.
 struct Config {
   int stage = 3;                       ///< zero_optimization.stage: with one rank there is nothing to partition
@@ -67,6 +81,15 @@ struct Config {
   std::optional<bool> pin_threads;     ///< none: where the topology makes it worth it
   int io_cores = 0;                    ///< cores that update and device threads leave to the drive
   bool check_finite = true;            ///< a step with a non-finite gradient is skipped
+  std::optional<double> resident_fraction;  ///< spillway.resident_fraction: share of the optimizer records of
+                                            ///< NVMe that stays in host memory; none: what fits in host_memory
+                                            ///< where that has a limit, else 0
+  std::optional<std::int64_t> parameter_cache;  ///< spillway.parameter_cache: bytes of host memory in which
+                                                ///< units of NVMe stay; none: what fits, as above
+  int update_slots = 0;  ///< spillway.update_slots: chunks of records under way at once; 0: chosen by size
+  AccumulationOrder accumulation_order = AccumulationOrder::micro_batch;  ///< spillway.accumulation_order
+  ActivationPolicy activations = ActivationPolicy::automatic;             ///< spillway.activations
+  bool delayed_update = false;         ///< spillway.delayed_update: a gradient is applied one step late
   std::vector<double> nvme_bandwidth;  ///< spillway.nvme_bandwidth: of each directory, in any unit; empty:
                                        ///< measured where there are several
   std::string io_engine = "auto";      ///< spillway.io_engine: auto, io_uring, posix

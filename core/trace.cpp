@@ -78,6 +78,17 @@ void Trace::add(BufferEvent event) {
   events_.push_back(std::move(event));
 }
 
+void Trace::add(const Wait& wait) {
+  if (keep_ != Keep::events) return;
+  std::lock_guard lock(mutex_);
+  waits_.push_back(wait);
+}
+
+std::vector<Wait> Trace::waits() const {
+  std::lock_guard lock(mutex_);
+  return waits_;
+}
+
 std::vector<Span> Trace::spans() const {
   std::lock_guard lock(mutex_);
   return spans_;

@@ -36,6 +36,18 @@ struct Span {
   std::int64_t bytes = 0;
 };
 
+/// Who waits: the device's compute lane (or the calling thread, which gives it work), or the optimizer's
+/// update.
+enum class Waiter : std::uint8_t { compute, update };
+
+/// A time in which somebody could not go on before a lane had done something.
+struct Wait {
+  Waiter waiter = Waiter::compute;
+  Lane lane = Lane::read;  ///< that was waited for; adam stands for a unit's update as a whole
+  int unit = -1;
+  std::int64_t begin_ns = 0, end_ns = 0;
+};
+
 /// Collects events of one rank. Thread-safe. Whoever records holds a `Trace*` that may be null: recording costs
 /// nothing then.
 class Trace {
@@ -50,6 +62,7 @@ class Trace {
   std::uint64_t next_buffer_id();
   void add(Span span);
   void add(BufferEvent event);  ///< its time is set to now where it is 0
+  void add(const Wait& wait);
 
   /// For each lane, in the order of Lane, the seconds since the last call (or the begin) in which it had
   /// something to do: spans that overlap count once. A span counts when it has ended.
@@ -57,6 +70,7 @@ class Trace {
 
   std::vector<Span> spans() const;
   std::vector<BufferEvent> buffer_events() const;
+  std::vector<Wait> waits() const;
 
   /// One JSON file: Chrome's trace format (which Perfetto opens) under "traceEvents", and under "spillway" the
   /// format version, rank, clock offset (nanoseconds of this trace's zero since the Unix epoch) and all events
@@ -78,6 +92,7 @@ class Trace {
   std::uint64_t buffers_ = 0;
   std::vector<Span> spans_;
   std::vector<BufferEvent> events_;
+  std::vector<Wait> waits_;
   std::array<Busy, kLanes> busy_;
   std::int64_t taken_until_ = 0;  ///< what lies before has been counted
 };
@@ -100,6 +115,25 @@ class TraceSpan {
  private:
   Trace* trace_;
   Span span_;
+};
+
+/// Records a wait from its construction to its destruction.
+class TraceWait {
+ public:
+  TraceWait(Trace* trace, Waiter waiter, Lane lane, int unit = -1) : trace_(trace) {
+    if (trace_ != nullptr) wait_ = {waiter, lane, unit, trace_->now_ns(), 0};
+  }
+  ~TraceWait() {
+    if (trace_ == nullptr) return;
+    wait_.end_ns = trace_->now_ns();
+    trace_->add(wait_);
+  }
+  TraceWait(const TraceWait&) = delete;
+  TraceWait& operator=(const TraceWait&) = delete;
+
+ private:
+  Trace* trace_;
+  Wait wait_;
 };
 
 }  // namespace spillway

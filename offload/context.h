@@ -17,6 +17,7 @@ struct Context {
   const Layout& layout;
   StateSizes sizes;
   Chunks chunks;
+  Room room;
   Device& device;
   Budget& host;
   Workers& workers;  ///< of the update, the norm and the sums

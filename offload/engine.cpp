@@ -58,8 +58,8 @@ struct Engine::State {
     nvme.set_trace(t);
     const StateSizes sizes(config);
     const cpu_adam::Isa isa = cpu_adam::chosen_isa();
-    context.emplace(Context{config, layout, sizes, Chunks(layout, sizes), device, host, workers, isa,
-                            DeviceState(device, workers, isa), t});
+    context.emplace(Context{config, layout, sizes, Chunks(layout, sizes), Room(layout, config), device, host,
+                            workers, isa, DeviceState(device, workers, isa), t});
     const auto requests = swap_requests(config, plan);
     if (!requests.empty())
       swap.emplace(nvme, host, requests, swap_options(config), plan.host.bytes_of("checksums"));

@@ -97,6 +97,15 @@ struct EngineCounters {
   std::int64_t nvme_read_bytes = 0, nvme_written_bytes = 0;
   std::int64_t nvme_copied_bytes = 0;   ///< of those, what was not aligned and passed through a copy: none
   std::int64_t nvme_resubmissions = 0;  ///< operations that were repeated, having moved nothing or a part
+  std::int64_t parameter_reads = 0;     ///< units read from NVMe for gather()
+  std::int64_t parameter_copies = 0;    ///< units copied to the device for gather()
+  std::int64_t departures = 0;          ///< calls of gather() that were not those of the recorded order
+};
+
+/// One part of a step's work, without the others: what a step is held against.
+enum class Rehearsal {
+  transfers,  ///< what the update reads and writes on NVMe, in the same pieces, as fast as the drive does it
+  updates,    ///< Adam on every chunk, on what lies in the slots
 };
 
 /// How what lies on NVMe is read and written, after all that was tried.
@@ -155,6 +164,18 @@ class Engine {
   /// Ends the step: norm, clipping, update. What was not reduced counts as zero.
   StepTicket step();
   void drain();
+
+  /// Copies slot `slot` of the layout's activations out of the device's memory, in the compute stream's order.
+  /// Asynchronous: later work of the compute stream may overwrite the source.
+  void save_activation(int slot, const void* source);
+  /// Brings it back for the compute stream's later work. A slot may be saved again after that.
+  void load_activation(int slot, void* destination);
+  /// Says that this slot will be loaded soon: its way from NVMe begins.
+  void prefetch_activation(int slot);
+
+  /// Does one part of a step's work alone, waits for it, and returns the seconds it took. Nothing that the
+  /// engine holds changes. Outside a step only.
+  double rehearse(Rehearsal what);
 
   const Layout& layout() const;
   const Config& config() const;

@@ -2,6 +2,7 @@
 // Where each parameter lies. A unit's parameters are one flat row of elements: each starts at a multiple of
 // 128, trainable ones first, and the row is padded to a multiple of 128 * world. Padding stays zero.
 #include "../core/plan.h"
+#include "../core/tier.h"
 
 #include <cstdint>
 #include <string>
@@ -25,11 +26,19 @@ struct UnitSpec {
       1;  ///< gradients reduced each micro-batch: more than 1 for tied weights, each use with its own sum
 };
 
+/// What a model moves out of the device's memory between its forward and its backward pass, such as the input
+/// of a layer.
+struct ActivationSlot {
+  Tier tier = Tier::host;  ///< host or nvme
+  std::int64_t bytes = 0;
+};
+
 struct LayoutOptions {
   int world = 1;
   int live_units = 2;                   ///< views that the model holds at once
   int live_gradients = 1;               ///< gradients that the model holds at once, from gradient() to reduce()
   std::vector<PlanEntry> model_memory;  ///< what the model allocates on the device itself, by name
+  std::vector<ActivationSlot> activations;  ///< which Engine::save_activation and load_activation move
 };
 
 constexpr std::int64_t kElementAlignment = 128;

@@ -37,22 +37,24 @@ OptimizerStream::OptimizerStream(const Context& context, ParameterStream& parame
   }
   const Chunks& chunks = context.chunks;
   const Tier weights = parameters.store().tier();
+  const int slots = context.room.update_slots;
+  slots_.resize(static_cast<std::size_t>(slots));
   if (weights != Tier::host) {
-    host_high_ = Memory(context.host, "parameter update slots", kUpdateSlots * chunks.weight_bytes);
+    host_high_ = Memory(context.host, "parameter update slots", slots * chunks.weight_bytes);
   }
   if (context.config.optimizer_tier != Tier::host) {
-    host_records_ = Memory(context.host, "optimizer slots", kUpdateSlots * chunks.record_bytes);
+    host_records_ = Memory(context.host, "optimizer slots", slots * chunks.record_bytes);
   }
   if (context.config.optimizer_tier == Tier::device && weights != Tier::device) {
-    device_high_ = context.device.allocate("update slots", kUpdateSlots * chunks.weight_bytes);
+    device_high_ = context.device.allocate("update slots", slots * chunks.weight_bytes);
   }
-  for (int i = 0; i < kUpdateSlots; ++i) {
+  for (int i = 0; i < slots; ++i) {
     const auto piece = [i](const Memory& memory, std::int64_t bytes) {
       return memory.data() == nullptr ? nullptr : memory.data() + i * bytes;
     };
-    slots_[i].host_high = piece(host_high_, chunks.weight_bytes);
-    slots_[i].host_record = piece(host_records_, chunks.record_bytes);
-    slots_[i].device_high = piece(device_high_, chunks.weight_bytes);
+    slots_[static_cast<std::size_t>(i)].host_high = piece(host_high_, chunks.weight_bytes);
+    slots_[static_cast<std::size_t>(i)].host_record = piece(host_records_, chunks.record_bytes);
+    slots_[static_cast<std::size_t>(i)].device_high = piece(device_high_, chunks.weight_bytes);
   }
   if (weights == Tier::nvme) high_registered_ = SwapMemory(*swap, host_high_);
   if (records_.tier() == Tier::nvme) records_registered_ = SwapMemory(*swap, host_records_);
@@ -140,8 +142,8 @@ bool OptimizerStream::update_chunk(const Chunk& chunk, const GradientStream& gra
 }
 
 void OptimizerStream::pass(Site site, const std::vector<Chunk>& chunks, bool changes, const Visit& body) {
-  constexpr std::size_t ahead = kUpdateSlots - 1;  // chunks whose reads are on their way while one is worked on
-  const auto slot_of = [&](std::size_t i) -> Slot& { return slots_[i % kUpdateSlots]; };
+  const std::size_t ahead = slots_.size() - 1;  // chunks whose reads are on their way while one is worked on
+  const auto slot_of = [&](std::size_t i) -> Slot& { return slots_[i % slots_.size()]; };
   try {
     for (std::size_t i = 0; i < std::min(ahead, chunks.size()); ++i) start(site, slot_of(i), chunks[i]);
     for (std::size_t i = 0; i < chunks.size(); ++i) {

@@ -76,7 +76,7 @@ class OptimizerStream {
   Store records_;
   Memory host_high_, host_records_, device_high_;
   SwapMemory high_registered_, records_registered_;
-  Slot slots_[kUpdateSlots];
+  std::vector<Slot> slots_;
 };
 
 }  // namespace spillway

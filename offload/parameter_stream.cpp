@@ -31,17 +31,17 @@ ParameterStream::ParameterStream(const Context& context, Swap* swap, Swap::Regio
       views_(context.layout.units().size()) {
   if (store_.tier() == Tier::device) return;
   const std::int64_t unit_bytes = context.layout.largest_unit() * context.sizes.weight_bytes;
-  const int count = context.layout.options().live_units;
+  const int count = context.room.parameter_slots;
   slot_memory_ = context.device.allocate("parameter slots", count * unit_bytes);
   for (int i = 0; i < count; ++i) {
     slots_.push_back({.data = slot_memory_.data() + i * unit_bytes, .buffer = context.next_buffer_id()});
   }
   if (store_.tier() != Tier::nvme) return;
   const std::int64_t staging_bytes = round_up(unit_bytes, kBlockBytes);
-  staging_memory_ = Memory(context.host, "parameter staging", kStagingSlots * staging_bytes);
-  for (int i = 0; i < kStagingSlots; ++i) {
-    staging_[static_cast<std::size_t>(i)].data = staging_memory_.data() + i * staging_bytes;
-  }
+  const int staged = context.room.parameter_cache_slots;
+  staging_memory_ = Memory(context.host, "parameter staging", staged * staging_bytes);
+  for (int i = 0; i < staged; ++i)
+    staging_.push_back({.data = staging_memory_.data() + i * staging_bytes, .emptied = {}});
   staging_registered_ = SwapMemory(*swap, staging_memory_);
 }
 

@@ -4,7 +4,6 @@
 #include "plan.h"
 #include "store.h"
 
-#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -59,7 +58,7 @@ class ParameterStream {
   Memory staging_memory_;
   SwapMemory staging_registered_;
   std::vector<Slot> slots_;
-  std::array<Staging, kStagingSlots> staging_{};
+  std::vector<Staging> staging_;
   std::size_t next_staging_ = 0;
   Swap* swap_;
   std::uint64_t releases_ = 0;

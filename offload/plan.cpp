@@ -6,6 +6,9 @@
 #include "../cpu_adam/norm.h"
 
 #include <algorithm>
+#include <cmath>
+#include <type_traits>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -24,6 +27,15 @@ Chunks::Chunks(const Layout& layout, const StateSizes& sizes)
 std::int64_t Chunks::unit_record_bytes(const Layout::Unit& unit, const StateSizes& sizes) const {
   return unit.trainable / elements * record_bytes +
          round_up(sizes.record.bytes(unit.trainable % elements), kBlockBytes);
+}
+
+std::int64_t Chunks::record_bytes_of(const Layout::Unit& unit, std::int64_t index,
+                                     const StateSizes& sizes) const {
+  return round_up(sizes.record.bytes(std::min(elements, unit.trainable - index * elements)), kBlockBytes);
+}
+
+bool is_resident(std::int64_t index, std::int64_t all, std::int64_t resident) {
+  return (index + 1) * resident / all > index * resident / all;
 }
 
 GradientPlanes::GradientPlanes(const Layout::Unit& unit, const Config& config)
@@ -54,9 +66,27 @@ std::int64_t checksum_bytes(const Layout& layout, const Config& config, const St
   return count * kChecksumBytes;
 }
 
-}  // namespace
+/// All chunks with optimizer state, in the order of units.
+std::int64_t record_chunks(const Layout& layout, const Chunks& chunks) {
+  std::int64_t count = 0;
+  for (const Layout::Unit& unit : layout.units()) count += chunks.records(unit);
+  return count;
+}
 
-Plan make_plan(const Layout& layout, const Config& config) {
+std::int64_t resident_bytes(const Layout& layout, const Config& config, std::int64_t resident) {
+  const StateSizes sizes(config);
+  const Chunks chunks(layout, sizes);
+  const std::int64_t all = record_chunks(layout, chunks);
+  std::int64_t bytes = 0, index = 0;
+  for (const Layout::Unit& unit : layout.units()) {
+    for (std::int64_t i = 0; i < chunks.records(unit); ++i, ++index) {
+      if (is_resident(index, all, resident)) bytes += chunks.record_bytes_of(unit, i, sizes);
+    }
+  }
+  return bytes;
+}
+
+Plan plan_with(const Layout& layout, const Config& config, const Room& room) {
   const StateSizes sizes(config);
   const Chunks chunks(layout, sizes);
   const auto& options = layout.options();
@@ -70,14 +100,15 @@ Plan make_plan(const Layout& layout, const Config& config) {
     if (planes.is_sum) largest_sum = std::max(largest_sum, unit.trainable);
   }
   const bool update_on_device = config.optimizer_tier == Tier::device;
-  const std::int64_t weight_slots = kUpdateSlots * chunks.weight_bytes;
+  const std::int64_t weight_slots = room.update_slots * chunks.weight_bytes;
+  const std::int64_t unit_bytes = layout.largest_unit() * sizes.weight_bytes;
 
   Plan plan;
   for (const PlanEntry& entry : options.model_memory) plan.device.add(entry.name, entry.bytes);
   if (config.parameter_tier == Tier::device) {
     plan.device.add("parameters", weights);
   } else {
-    plan.device.add("parameter slots", options.live_units * layout.largest_unit() * sizes.weight_bytes);
+    plan.device.add("parameter slots", room.parameter_slots * unit_bytes);
   }
   plan.device.add("gradient slots", options.live_gradients * layout.largest_trainable() * 4);
   if (update_on_device) {
@@ -91,15 +122,16 @@ Plan make_plan(const Layout& layout, const Config& config) {
 
   if (config.parameter_tier == Tier::host) plan.host.add("parameters", weights);
   if (config.parameter_tier == Tier::nvme) {
-    plan.host.add("parameter staging",
-                  kStagingSlots * round_up(layout.largest_unit() * sizes.weight_bytes, kBlockBytes));
+    plan.host.add("parameter staging", room.parameter_cache_slots * round_up(unit_bytes, kBlockBytes));
   }
   if (config.parameter_tier != Tier::host) plan.host.add("parameter update slots", weight_slots);
   if (config.optimizer_tier == Tier::host) {
     plan.host.add("optimizer records", records);
   } else {
-    plan.host.add("optimizer slots", kUpdateSlots * chunks.record_bytes);
+    plan.host.add("optimizer slots", room.update_slots * chunks.record_bytes);
   }
+  const std::int64_t resident = resident_bytes(layout, config, room.resident_chunks);
+  plan.host.add("resident records", resident);
   if (!update_on_device) {
     plan.host.add("gradients", gradients);
     plan.host.add("gradient staging", kStagingSlots * largest_sum * sizes.weight_bytes);
@@ -110,8 +142,88 @@ Plan make_plan(const Layout& layout, const Config& config) {
     plan.host.add("checksums", bytes);
 
   if (config.parameter_tier == Tier::nvme) plan.nvme.add("parameters", weights_in_file);
-  if (config.optimizer_tier == Tier::nvme) plan.nvme.add("optimizer records", records);
+  if (config.optimizer_tier == Tier::nvme) plan.nvme.add("optimizer records", records - resident);
   return plan;
+}
+
+/// The largest value in [least, most] that fits, for something of which more takes more.
+template <class Fits>
+std::int64_t most_that_fits(std::int64_t least, std::int64_t most, const Fits& fits) {
+  while (least < most) {
+    const std::int64_t middle = least + (most - least + 1) / 2;
+    if (fits(middle)) {
+      least = middle;
+    } else {
+      most = middle - 1;
+    }
+  }
+  return least;
+}
+
+/// Chunks under way that keep a drive busy in both directions: about 8 MiB read ahead and as many being
+/// written.
+int wanted_update_slots(const Config& config, const Chunks& chunks) {
+  if (config.update_slots > 0) return std::max(config.update_slots, kLeastUpdateSlots);
+  constexpr std::int64_t kUnderWay = std::int64_t{8} << 20;
+  const std::int64_t bytes = chunks.record_bytes + chunks.weight_bytes;
+  return static_cast<int>(
+      std::clamp<std::int64_t>(1 + 2 * ((kUnderWay + bytes - 1) / bytes), kLeastUpdateSlots, 16));
+}
+
+}  // namespace
+
+Room::Room(const Layout& layout, const Config& config) {
+  const StateSizes sizes(config);
+  const Chunks chunks(layout, sizes);
+  parameter_slots = layout.options().live_units;
+  parameter_cache_slots = kStagingSlots;
+  const auto device_fits = [&] {
+    return config.device_memory < 0 || plan_with(layout, config, *this).device.total() <= config.device_memory;
+  };
+  const auto host_fits = [&] {
+    return config.host_memory < 0 || plan_with(layout, config, *this).host.total() <= config.host_memory;
+  };
+  /// Sets `value` to the most up to `most` that fits.
+  const auto grow = [](auto& value, std::int64_t most, const auto& fits) {
+    using Value = std::remove_reference_t<decltype(value)>;
+    value =
+        static_cast<Value>(most_that_fits(value, std::max<std::int64_t>(value, most), [&](std::int64_t tried) {
+          const Value before = std::exchange(value, static_cast<Value>(tried));
+          const bool does = fits();
+          value = before;
+          return does;
+        }));
+  };
+
+  if (config.parameter_tier != Tier::device &&
+      layout.units().size() > static_cast<std::size_t>(parameter_slots))
+    grow(parameter_slots, parameter_slots + 1, device_fits);
+  grow(update_slots, wanted_update_slots(config, chunks), host_fits);
+
+  // A byte of a record that stays is neither read nor written; one of a parameter saves at most one read: so
+  // records come first.
+  if (config.optimizer_tier == Tier::nvme) {
+    const std::int64_t all = record_chunks(layout, chunks);
+    if (config.resident_fraction) {
+      resident_chunks = std::llround(*config.resident_fraction * static_cast<double>(all));
+    } else if (config.host_memory >= 0) {
+      grow(resident_chunks, all, host_fits);
+    }
+  }
+  if (config.parameter_tier == Tier::nvme) {
+    const std::int64_t slot = round_up(layout.largest_unit() * sizes.weight_bytes, kBlockBytes);
+    const auto units = static_cast<std::int64_t>(layout.units().size());
+    if (config.parameter_cache) {
+      parameter_cache_slots = static_cast<int>(std::clamp<std::int64_t>(
+          *config.parameter_cache / slot, kStagingSlots, std::max<std::int64_t>(units, kStagingSlots)));
+    } else if (config.host_memory >= 0) {
+      grow(parameter_cache_slots, units, host_fits);
+    }
+  }
+}
+
+Plan make_plan(const Layout& layout, const Config& config) {
+  return plan_with(layout, config, Room(layout, config));
 }
 
 namespace {

@@ -29,6 +29,10 @@ struct Chunks {
   std::int64_t weight_bytes;  ///< of a full chunk's high plane
 
   std::int64_t count(const Layout::Unit& unit) const { return (unit.elements + elements - 1) / elements; }
+  /// Chunks of a unit that have optimizer state: its first ones.
+  std::int64_t records(const Layout::Unit& unit) const { return (unit.trainable + elements - 1) / elements; }
+  /// Bytes of the record of chunk `index` of them, a multiple of 4 KiB.
+  std::int64_t record_bytes_of(const Layout::Unit& unit, std::int64_t index, const StateSizes& sizes) const;
   /// Bytes of all record chunks of a unit.
   std::int64_t unit_record_bytes(const Layout::Unit& unit, const StateSizes& sizes) const;
 };
@@ -46,10 +50,27 @@ struct GradientPlanes {
 /// the same banks of memory, and the update runs at two thirds of its speed.
 constexpr std::int64_t kChunkElements = 112 * 2048;
 constexpr std::int64_t kBlockBytes = 4096;           ///< what direct transfers are multiples of
-constexpr int kUpdateSlots = 3;                      ///< a chunk read, one updated, one written at a time
+constexpr int kLeastUpdateSlots = 3;                 ///< a chunk read, one updated, one written at a time
 constexpr int kStagingSlots = 2;                     ///< one filled while the other is emptied
 constexpr std::int64_t kChecksumBytes = 80;          ///< of a hash, its extent, and the tree that holds it
 constexpr std::int64_t kConversionElements = 16384;  ///< of a piece in Engine::load and read
+
+/// How much there is of what a run can have more or less of: what makes it fast, as far as the budgets leave
+/// room for it. A pure function, as the plan, which counts it.
+struct Room {
+  Room(const Layout& layout, const Config& config);
+
+  int update_slots = kLeastUpdateSlots;  ///< chunks under way in the update
+  /// Of a unit's size, on the device: the layout's live_units, and one that is filled while those are in use.
+  int parameter_slots = 0;
+  /// Of a unit's size, in host memory between NVMe and the device: kStagingSlots, and more that keep units.
+  int parameter_cache_slots = 0;
+  /// Records of NVMe that stay in host memory: these many of all chunks, evenly spread.
+  std::int64_t resident_chunks = 0;
+};
+
+/// Whether chunk `index` of `all` is one of the `resident` ones, which are spread evenly.
+bool is_resident(std::int64_t index, std::int64_t all, std::int64_t resident);
 
 /// Bytes by name and tier of the whole run: a pure function of its arguments.
 Plan make_plan(const Layout& layout, const Config& config);
