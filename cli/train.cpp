@@ -124,7 +124,7 @@ RunResult run_steps(const Run& run) {
         learning_rate(config.schedule, config.optimizer.learning_rate, run.engine.counters().steps);
     HyperParameters plain = decayed;  // what the weight decay leaves alone
     plain.weight_decay = 0;
-    if (run.trace != nullptr) run.trace->take_lane_seconds();
+    if (run.trace != nullptr) run.trace->take_lane_times();
     const double begin = run.progress.seconds();
     StepMetrics metrics{.step = step, .epoch = data.epoch_of(sequence), .learning_rate = decayed.learning_rate};
 
@@ -141,7 +141,7 @@ RunResult run_steps(const Run& run) {
     metrics.skipped = made.skipped;
     metrics.tokens = run.setting.setup.tokens_a_step();
     metrics.seconds = run.progress.seconds() - begin;
-    if (run.trace != nullptr) metrics.lane_seconds = run.trace->take_lane_seconds();
+    if (run.trace != nullptr) metrics.lane_seconds = run.trace->take_lane_times().busy;
     if (step == 1) result.loss_first = metrics.loss;
     result.loss_last = metrics.loss;
     StepStatus status{

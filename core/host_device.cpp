@@ -21,6 +21,9 @@ namespace {
 
 class HostEvent final : public Event::State {
  public:
+  explicit HostEvent(Lane lane) : lane_(lane) {}
+  Lane lane() const { return lane_; }  ///< of the stream that lets it pass
+
   bool passed() const override {
     std::lock_guard lock(mutex_);
     return passed_;
@@ -38,6 +41,7 @@ class HostEvent final : public Event::State {
   }
 
  private:
+  Lane lane_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   bool passed_ = false;
@@ -104,7 +108,7 @@ class QueueStream final : public HostStream {
   Lane lane() const override { return lane_; }
 
   Event record() override {
-    auto event = std::make_shared<HostEvent>();
+    auto event = std::make_shared<HostEvent>(lane_);
     push({.event = event});
     return Event(event);
   }
@@ -169,6 +173,17 @@ class QueueStream final : public HostStream {
     given_.notify_one();
   }
 
+  /// Work of the compute stream that another stream's must precede: the trace has who kept it waiting.
+  void wait_before(const Item& item) {
+    if (item.before.passed()) return;
+    const auto* event = dynamic_cast<const HostEvent*>(item.before.state());
+    if (trace_ == nullptr || lane_ != Lane::compute || event == nullptr) {
+      return item.before.wait();
+    }
+    TraceWait wait(trace_, Waiter::compute, event->lane());
+    item.before.wait();
+  }
+
   void run() {
     for (;;) {
       Item item;
@@ -179,7 +194,7 @@ class QueueStream final : public HostStream {
         item = std::move(queue_.front());
         queue_.pop_front();
       }
-      item.before.wait();
+      wait_before(item);
       if (item.work && !dropping_ && !error_.failed()) {
         try {
           FloatEnvironment exact;

@@ -2,11 +2,10 @@
 
 #include "error.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <fstream>
-#include <iterator>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 namespace spillway {
@@ -39,36 +38,60 @@ std::uint64_t Trace::next_buffer_id() {
   return ++buffers_;
 }
 
-void Trace::Busy::add(std::int64_t begin, std::int64_t end) {
-  // Spans arrive when they end, so what they touch is near the end.
-  auto first = intervals.end();
-  while (first != intervals.begin() && std::prev(first)->second >= begin) --first;
-  auto last = first;
-  for (; last != intervals.end() && last->first <= end; ++last) {
-    begin = std::min(begin, last->first);
-    end = std::max(end, last->second);
-  }
-  intervals.insert(intervals.erase(first, last), {begin, end});
-}
-
 void Trace::add(Span span) {
   std::lock_guard lock(mutex_);
-  const std::int64_t begin = std::max(span.begin_ns, taken_until_);
-  if (span.end_ns > begin) busy_[static_cast<std::size_t>(span.lane)].add(begin, span.end_ns);
+  clock_.add_span(span.lane, span.begin_ns, span.end_ns);
   if (keep_ == Keep::events) spans_.push_back(std::move(span));
 }
 
-std::array<double, kLanes> Trace::take_lane_seconds() {
+// The time is read under the lock, so that take_lane_times() never counts what begins after it.
+std::int64_t Trace::begin_span(Lane lane) {
   std::lock_guard lock(mutex_);
-  std::array<double, kLanes> seconds{};
-  for (std::size_t lane = 0; lane < seconds.size(); ++lane) {
-    std::int64_t sum = 0;
-    for (const auto& [begin, end] : busy_[lane].intervals) sum += end - begin;
-    seconds[lane] = static_cast<double>(sum) * 1e-9;
-    busy_[lane].intervals.clear();
-  }
-  taken_until_ = now_ns();
-  return seconds;
+  const std::int64_t now = now_ns();
+  clock_.begin_span(lane, now);
+  return now;
+}
+
+void Trace::end_span(Span&& span) {
+  std::lock_guard lock(mutex_);
+  span.end_ns = now_ns();
+  clock_.end_span(span.lane, span.begin_ns, span.end_ns);
+  if (keep_ == Keep::events) spans_.push_back(std::move(span));
+}
+
+void Trace::add(const Wait& wait) {
+  std::lock_guard lock(mutex_);
+  clock_.add_wait(wait.waiter, wait.lane, wait.begin_ns, wait.end_ns);
+  if (keep_ == Keep::events) waits_.push_back(wait);
+}
+
+std::int64_t Trace::begin_wait(Waiter waiter, Lane lane) {
+  std::lock_guard lock(mutex_);
+  const std::int64_t now = now_ns();
+  clock_.begin_wait(waiter, lane, now);
+  return now;
+}
+
+void Trace::end_wait(const Wait& wait) {
+  std::lock_guard lock(mutex_);
+  Wait ended = wait;
+  ended.end_ns = now_ns();
+  clock_.end_wait(ended.waiter, ended.lane, ended.begin_ns, ended.end_ns);
+  if (keep_ == Keep::events) waits_.push_back(ended);
+}
+
+void Trace::mark_backward() {
+  std::lock_guard lock(mutex_);
+  const std::int64_t now = now_ns();
+  clock_.mark_backward(now);
+  if (keep_ == Keep::events) marks_.push_back({.name = "backward", .time_ns = now});
+}
+
+LaneTimes Trace::take_lane_times() {
+  std::lock_guard lock(mutex_);
+  const std::int64_t now = now_ns();
+  if (keep_ == Keep::events) marks_.push_back({.name = "step", .time_ns = now});
+  return clock_.take(now);
 }
 
 void Trace::add(BufferEvent event) {
@@ -78,15 +101,14 @@ void Trace::add(BufferEvent event) {
   events_.push_back(std::move(event));
 }
 
-void Trace::add(const Wait& wait) {
-  if (keep_ != Keep::events) return;
-  std::lock_guard lock(mutex_);
-  waits_.push_back(wait);
-}
-
 std::vector<Wait> Trace::waits() const {
   std::lock_guard lock(mutex_);
   return waits_;
+}
+
+std::vector<Mark> Trace::marks() const {
+  std::lock_guard lock(mutex_);
+  return marks_;
 }
 
 std::vector<Span> Trace::spans() const {
@@ -103,14 +125,14 @@ void Trace::write(const std::string& path) const {
   using nlohmann::json;
   std::lock_guard lock(mutex_);
   json chrome = json::array();
-  for (int lane = 0; lane < kLanes; ++lane) {
-    chrome.push_back({{"ph", "M"},
-                      {"name", "thread_name"},
-                      {"pid", rank_},
-                      {"tid", lane},
-                      {"args", {{"name", name_of(static_cast<Lane>(lane))}}}});
-  }
-  json spans = json::array(), buffers = json::array();
+  const auto name_track = [&](int track, std::string_view name) {
+    chrome.push_back(
+        {{"ph", "M"}, {"name", "thread_name"}, {"pid", rank_}, {"tid", track}, {"args", {{"name", name}}}});
+  };
+  for (int lane = 0; lane < kLanes; ++lane) name_track(lane, name_of(static_cast<Lane>(lane)));
+  for (int waiter = 0; waiter < kWaiters; ++waiter)
+    name_track(kLanes + waiter, fmt::format("{} waits", name_of(static_cast<Waiter>(waiter))));
+  json spans = json::array(), waits = json::array(), marks = json::array(), buffers = json::array();
   for (const Span& s : spans_) {
     spans.push_back({{"lane", name_of(s.lane)},
                      {"name", s.name},
@@ -126,6 +148,30 @@ void Trace::write(const std::string& path) const {
                       {"ts", static_cast<double>(s.begin_ns) / 1000.0},
                       {"dur", static_cast<double>(s.end_ns - s.begin_ns) / 1000.0},
                       {"args", {{"unit", s.unit}, {"bytes", s.bytes}}}});
+  }
+  for (const Wait& w : waits_) {
+    waits.push_back({{"waiter", name_of(w.waiter)},
+                     {"lane", name_of(w.lane)},
+                     {"unit", w.unit},
+                     {"begin_ns", w.begin_ns},
+                     {"end_ns", w.end_ns}});
+    chrome.push_back({{"ph", "X"},
+                      {"name", fmt::format("for {}", name_of(w.lane))},
+                      {"cat", "wait"},
+                      {"pid", rank_},
+                      {"tid", kLanes + static_cast<int>(w.waiter)},
+                      {"ts", static_cast<double>(w.begin_ns) / 1000.0},
+                      {"dur", static_cast<double>(w.end_ns - w.begin_ns) / 1000.0},
+                      {"args", {{"unit", w.unit}}}});
+  }
+  for (const Mark& m : marks_) {
+    marks.push_back({{"name", m.name}, {"time_ns", m.time_ns}});
+    chrome.push_back({{"ph", "i"},
+                      {"name", m.name},
+                      {"s", "p"},
+                      {"pid", rank_},
+                      {"tid", static_cast<int>(Lane::compute)},
+                      {"ts", static_cast<double>(m.time_ns) / 1000.0}});
   }
   for (const BufferEvent& e : events_) {
     buffers.push_back({{"time_ns", e.time_ns},
@@ -145,6 +191,8 @@ void Trace::write(const std::string& path) const {
                            {"rank", rank_},
                            {"clock_offset_ns", clock_offset_ns_},
                            {"spans", std::move(spans)},
+                           {"waits", std::move(waits)},
+                           {"marks", std::move(marks)},
                            {"buffers", std::move(buffers)}}}};
   std::ofstream file(path);
   file << document.dump(1) << '\n';

@@ -1,8 +1,8 @@
 #pragma once
 // What happened when, and which bytes lived where: spans of the lanes and events of the buffers.
+#include "lane_times.h"
 #include "tier.h"
 
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <mutex>
@@ -36,16 +36,18 @@ struct Span {
   std::int64_t bytes = 0;
 };
 
-/// Who waits: the device's compute lane (or the calling thread, which gives it work), or the optimizer's
-/// update.
-enum class Waiter : std::uint8_t { compute, update };
-
 /// A time in which somebody could not go on before a lane had done something.
 struct Wait {
   Waiter waiter = Waiter::compute;
   Lane lane = Lane::read;  ///< that was waited for; adam stands for a unit's update as a whole
   int unit = -1;
   std::int64_t begin_ns = 0, end_ns = 0;
+};
+
+/// A moment that divides a step.
+struct Mark {
+  std::string name = {};  ///< "step": one ends and the next begins; "backward": the first gradient begins
+  std::int64_t time_ns = 0;
 };
 
 /// Collects events of one rank. Thread-safe. Whoever records holds a `Trace*` that may be null: recording costs
@@ -64,13 +66,17 @@ class Trace {
   void add(BufferEvent event);  ///< its time is set to now where it is 0
   void add(const Wait& wait);
 
-  /// For each lane, in the order of Lane, the seconds since the last call (or the begin) in which it had
-  /// something to do: spans that overlap count once. A span counts when it has ended.
-  std::array<double, kLanes> take_lane_seconds();
+  /// The first gradient of a step begins now: to be called in the compute stream's order.
+  void mark_backward();
+  /// What the lanes did since the last call (or the begin). What has begun and not ended counts up to now,
+  /// where a TraceSpan or TraceWait records it; add() counts once it is called. A step ends here, and the next
+  /// begins.
+  LaneTimes take_lane_times();
 
   std::vector<Span> spans() const;
   std::vector<BufferEvent> buffer_events() const;
   std::vector<Wait> waits() const;
+  std::vector<Mark> marks() const;
 
   /// One JSON file: Chrome's trace format (which Perfetto opens) under "traceEvents", and under "spillway" the
   /// format version, rank, clock offset (nanoseconds of this trace's zero since the Unix epoch) and all events
@@ -78,11 +84,12 @@ class Trace {
   void write(const std::string& path) const;
 
  private:
-  /// The time in which a lane was busy, as intervals that do not touch, in ascending order.
-  struct Busy {
-    std::vector<std::pair<std::int64_t, std::int64_t>> intervals;
-    void add(std::int64_t begin, std::int64_t end);
-  };
+  friend class TraceSpan;
+  friend class TraceWait;
+  std::int64_t begin_span(Lane lane);  ///< returns the time
+  void end_span(Span&& span);
+  std::int64_t begin_wait(Waiter waiter, Lane lane);
+  void end_wait(const Wait& wait);
 
   int rank_;
   Keep keep_;
@@ -93,8 +100,8 @@ class Trace {
   std::vector<Span> spans_;
   std::vector<BufferEvent> events_;
   std::vector<Wait> waits_;
-  std::array<Busy, kLanes> busy_;
-  std::int64_t taken_until_ = 0;  ///< what lies before has been counted
+  std::vector<Mark> marks_;
+  LaneClock clock_;
 };
 
 /// Records a span from its construction to its destruction.
@@ -102,12 +109,11 @@ class TraceSpan {
  public:
   TraceSpan(Trace* trace, Lane lane, std::string_view name, int unit = -1, std::int64_t bytes = 0)
       : trace_(trace) {
-    if (trace_ != nullptr) span_ = {lane, std::string(name), unit, trace_->now_ns(), 0, bytes};
+    if (trace_ != nullptr) span_ = {lane, std::string(name), unit, trace_->begin_span(lane), 0, bytes};
   }
   ~TraceSpan() {
     if (trace_ == nullptr) return;
-    span_.end_ns = trace_->now_ns();
-    trace_->add(std::move(span_));
+    trace_->end_span(std::move(span_));
   }
   TraceSpan(const TraceSpan&) = delete;
   TraceSpan& operator=(const TraceSpan&) = delete;
@@ -121,12 +127,11 @@ class TraceSpan {
 class TraceWait {
  public:
   TraceWait(Trace* trace, Waiter waiter, Lane lane, int unit = -1) : trace_(trace) {
-    if (trace_ != nullptr) wait_ = {waiter, lane, unit, trace_->now_ns(), 0};
+    if (trace_ != nullptr) wait_ = {waiter, lane, unit, trace_->begin_wait(waiter, lane), 0};
   }
   ~TraceWait() {
     if (trace_ == nullptr) return;
-    wait_.end_ns = trace_->now_ns();
-    trace_->add(wait_);
+    trace_->end_wait(wait_);
   }
   TraceWait(const TraceWait&) = delete;
   TraceWait& operator=(const TraceWait&) = delete;

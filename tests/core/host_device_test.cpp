@@ -66,6 +66,39 @@ TEST(HostDevice, StreamsDoNotWaitForOneAnother) {
   EXPECT_TRUE(done);
 }
 
+TEST(HostDevice, TheTraceHasWhichLaneComputeWaitedFor) {
+  Trace trace;
+  HostDevice device(HostDeviceOptions{}, &trace);
+  Gate gate;
+  Stream& compute = device.stream(Lane::compute);
+  Stream& up = device.stream(Lane::copy_up);
+  compute.call("first", [] {});
+  const Event own = compute.record();
+  compute.synchronize();
+  const Event past = up.record();
+  up.synchronize();
+  up.call("held", gate.work());
+  const Event held = up.record();
+  compute.wait(past);
+  compute.wait(own);
+  device.stream(Lane::copy_down).wait(held);  // no device waits for its results there
+  compute.wait(held);
+  compute.call("second", [] {});
+  double exposed = 0;
+  for (const auto begin = std::chrono::steady_clock::now();
+       exposed == 0 && std::chrono::steady_clock::now() - begin < 20s;) {
+    exposed = trace.take_lane_times().exposed[static_cast<std::size_t>(Lane::copy_up)];
+  }
+  EXPECT_GT(exposed, 0.0);
+  gate.open();
+  device.synchronize();
+  const auto waits = trace.waits();
+  ASSERT_EQ(waits.size(), 1u);
+  EXPECT_EQ(waits[0].waiter, Waiter::compute);
+  EXPECT_EQ(waits[0].lane, Lane::copy_up);
+  EXPECT_GT(waits[0].end_ns, waits[0].begin_ns);
+}
+
 TEST(HostDevice, AnEventOrdersOneStreamAfterAnother) {
   HostDevice device(HostDeviceOptions{});
   Stream& first = device.stream(Lane::compute);

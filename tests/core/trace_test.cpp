@@ -5,6 +5,8 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <set>
+#include <string>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -44,32 +46,44 @@ TEST(Trace, SpansLastAsLongAsTheyLive) {
   EXPECT_GE(spans[1].end_ns, spans[0].end_ns);
 }
 
-TEST(Trace, ALaneIsBusyWhileAnySpanOfItRuns) {
-  Trace trace(0, Trace::Keep::lane_times);
-  const auto span = [&](Lane lane, std::int64_t begin, std::int64_t end) {
-    trace.add(Span{.lane = lane, .begin_ns = begin, .end_ns = end});
-  };
-  span(Lane::read, 100, 200);
-  span(Lane::read, 300, 400);
-  span(Lane::read, 350, 420);  // overlaps
-  span(Lane::read, 500, 600);
-  span(Lane::read, 150, 650);  // covers two gaps
-  span(Lane::read, 10, 20);    // came late
-  span(Lane::adam, 0, 7);
-  auto seconds = trace.take_lane_seconds();
-  EXPECT_NEAR(seconds[static_cast<int>(Lane::read)], 560e-9, 1e-15);
-  EXPECT_NEAR(seconds[static_cast<int>(Lane::adam)], 7e-9, 1e-15);
-  EXPECT_EQ(seconds[static_cast<int>(Lane::write)], 0.0);
-  // What began before the last call counts from it on.
-  const std::int64_t now = trace.now_ns();
-  span(Lane::read, 0, now + 1'000'000'000);
-  seconds = trace.take_lane_seconds();
-  EXPECT_LE(seconds[static_cast<int>(Lane::read)], 1.1);
-  EXPECT_GE(seconds[static_cast<int>(Lane::read)], 0.9);
-  EXPECT_EQ(seconds[static_cast<int>(Lane::adam)], 0.0);
-  EXPECT_TRUE(trace.spans().empty());
-  trace.add(BufferEvent{.id = trace.next_buffer_id()});
-  EXPECT_TRUE(trace.buffer_events().empty());
+TEST(Trace, LaneTimesCountWhatHasBegun) {
+  for (const Trace::Keep keep : {Trace::Keep::events, Trace::Keep::lane_times}) {
+    Trace trace(0, keep);
+    const auto at = [](const auto& array, Lane lane) { return array[static_cast<std::size_t>(lane)]; };
+    LaneTimes first;
+    {
+      const TraceSpan span(&trace, Lane::adam, "open");
+      const TraceWait wait(&trace, Waiter::compute, Lane::read, 4);
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      first = trace.take_lane_times();
+      EXPECT_GE(at(first.busy, Lane::adam), 2e-3);
+      EXPECT_GE(at(first.exposed, Lane::read), 2e-3);
+      EXPECT_LE(at(first.busy, Lane::adam), first.seconds);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    trace.mark_backward();
+    const LaneTimes second = trace.take_lane_times();
+    EXPECT_GE(at(second.busy, Lane::adam), 1e-3);
+    EXPECT_GE(at(second.exposed, Lane::read), 1e-3);
+    EXPECT_EQ(at(second.busy, Lane::compute), 0.0);
+    EXPECT_NEAR(at(second.exposed, Lane::read) + second.other, second.seconds, 1e-9);
+    trace.add(Wait{.lane = Lane::copy_up, .begin_ns = 1, .end_ns = 5});
+    trace.add(BufferEvent{.id = trace.next_buffer_id()});
+
+    const bool kept = keep == Trace::Keep::events;
+    EXPECT_EQ(trace.spans().size(), kept ? 1u : 0u);
+    EXPECT_EQ(trace.buffer_events().size(), kept ? 1u : 0u);
+    ASSERT_EQ(trace.waits().size(), kept ? 2u : 0u);
+    ASSERT_EQ(trace.marks().size(), kept ? 3u : 0u);
+    if (!kept) continue;
+    EXPECT_EQ(trace.waits()[0].lane, Lane::read);
+    EXPECT_EQ(trace.waits()[0].unit, 4);
+    EXPECT_GE(trace.waits()[0].end_ns - trace.waits()[0].begin_ns, 3'000'000);
+    EXPECT_EQ(trace.marks()[0].name, "step");
+    EXPECT_EQ(trace.marks()[1].name, "backward");
+    EXPECT_LE(trace.marks()[1].time_ns, trace.marks()[2].time_ns);
+  }
+  const TraceWait nothing(nullptr, Waiter::update, Lane::read);
 }
 
 TEST(Trace, BufferEventsAreTimedInOrderUnlessTheyBringTheirTime) {
@@ -125,6 +139,8 @@ TEST_F(TraceFile, HoldsAllEventsAndTheChromeFormat) {
                         .bytes = 12,
                         .owner = 2,
                         .cause = "step"});
+  trace.add(Wait{.waiter = Waiter::update, .lane = Lane::read, .unit = 3, .begin_ns = 1500, .end_ns = 4000});
+  trace.mark_backward();
   const auto unix_now =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch());
   trace.write(path_);
@@ -142,16 +158,33 @@ TEST_F(TraceFile, HoldsAllEventsAndTheChromeFormat) {
       json::parse(R"([{"time_ns": 7, "action": "own", "id": 11, "unit": 1, "kind": "record", "tier": "nvme",
                              "bytes": 12, "owner": 2, "cause": "step"}])"));
 
-  int complete = 0;
+  EXPECT_EQ(
+      ours.at("waits"),
+      json::parse(R"([{"waiter": "update", "lane": "read", "unit": 3, "begin_ns": 1500, "end_ns": 4000}])"));
+  ASSERT_EQ(ours.at("marks").size(), 1u);
+  EXPECT_EQ(ours.at("marks").at(0).at("name"), "backward");
+
+  int complete = 0, instants = 0;
+  std::set<std::string> tracks;
   for (const json& event : document.at("traceEvents")) {
     EXPECT_EQ(event.at("pid"), 2);
+    if (event.at("ph") == "M") tracks.insert(event.at("args").at("name"));
+    if (event.at("ph") == "i") {
+      ++instants;
+      EXPECT_EQ(event.at("name"), "backward");
+    }
     if (event.at("ph") != "X") continue;
     ++complete;
     EXPECT_EQ(event.at("ts"), 1.5);  // microseconds
     EXPECT_EQ(event.at("dur"), 2.5);
-    EXPECT_EQ(event.at("tid"), static_cast<int>(Lane::write));
+    const bool is_wait = event.at("cat") == "wait";
+    EXPECT_EQ(event.at("tid"), is_wait ? kLanes + 1 : static_cast<int>(Lane::write));
+    EXPECT_EQ(event.at("name"), is_wait ? "for read" : "a \"b\"\n");
   }
-  EXPECT_EQ(complete, 1);
+  EXPECT_EQ(complete, 2);
+  EXPECT_EQ(instants, 1);
+  EXPECT_EQ(tracks.size(), static_cast<std::size_t>(kLanes + kWaiters));
+  EXPECT_TRUE(tracks.contains("compute waits") && tracks.contains("update waits"));
 }
 
 TEST_F(TraceFile, AFileThatCannotBeWrittenIsNamed) {
