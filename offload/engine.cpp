@@ -3,6 +3,7 @@
 #include "../core/communicator.h"
 #include "../core/error.h"
 #include "../core/topology.h"
+#include "activation_stream.h"
 #include "context.h"
 #include "gradient_stream.h"
 #include "optimizer_stream.h"
@@ -23,7 +24,7 @@ int update_threads(const Config& config) {
   return config.update_threads > 0 ? config.update_threads : default_threads(config.io_cores);
 }
 
-/// In the order of Swap's requests: parameters, then records.
+/// In the order of Swap's requests: parameters, records, activations.
 std::vector<Swap::Request> swap_requests(const Config& config, const Plan& plan) {
   std::vector<Swap::Request> requests;
   const auto add = [&](Tier tier, const char* name, const std::vector<std::string>& directories,
@@ -40,6 +41,8 @@ std::vector<Swap::Request> swap_requests(const Config& config, const Plan& plan)
       "zero_optimization.offload_param.nvme_path");
   add(config.optimizer_tier, "optimizer records", config.optimizer_nvme_paths,
       "zero_optimization.offload_optimizer.nvme_path");
+  if (plan.nvme.bytes_of("activations") > 0)
+    add(Tier::nvme, "activations", activation_directories(config), "zero_optimization.offload_param.nvme_path");
   return requests;
 }
 
@@ -73,6 +76,7 @@ struct Engine::State {
     parameters.emplace(*context, swap_or_null, region("parameters"));
     gradients.emplace(*context);
     optimizer.emplace(*context, *parameters, swap_or_null, region("optimizer records"));
+    activations.emplace(*context, swap_or_null, region("activations"));
     conversion = Memory(host, "conversion", kConversionElements * 4);
   }
 
@@ -168,6 +172,7 @@ struct Engine::State {
   std::optional<Swap> swap;
   std::optional<ParameterStream> parameters;
   std::optional<GradientStream> gradients;
+  std::optional<ActivationStream> activations;
   std::optional<OptimizerStream> optimizer;
   Memory conversion;
   StepOptions step_options;
@@ -362,6 +367,18 @@ void Engine::drain() {
     s.device.synchronize();
     if (s.swap) s.swap->queue().drain();
   });
+}
+
+Event Engine::save_activation(int slot, const void* source) {
+  return state_->guarded([&] { return state_->activations->save(slot, source); });
+}
+
+Event Engine::load_activation(int slot, void* destination, const Event& free) {
+  return state_->guarded([&] { return state_->activations->load(slot, destination, free); });
+}
+
+void Engine::prefetch_activation(int slot) {
+  state_->guarded([&] { state_->activations->prefetch(slot); });
 }
 
 const Layout& Engine::layout() const {

@@ -20,6 +20,7 @@ namespace spillway {
 
 class Communicator;
 class Device;
+class Event;
 class Trace;
 class Engine;
 
@@ -165,12 +166,15 @@ class Engine {
   StepTicket step();
   void drain();
 
-  /// Copies slot `slot` of the layout's activations out of the device's memory, in the compute stream's order.
-  /// Asynchronous: later work of the compute stream may overwrite the source.
-  void save_activation(int slot, const void* source);
-  /// Brings it back for the compute stream's later work. A slot may be saved again after that.
-  void load_activation(int slot, void* destination);
-  /// Says that this slot will be loaded soon: its way from NVMe begins.
+  /// Copies `source` into slot `slot` of the layout's activations, once the compute stream's work so far has
+  /// been done. Asynchronous: the source may be overwritten when the event has passed, for which a stream can
+  /// wait.
+  Event save_activation(int slot, const void* source);
+  /// Copies it back, once the event `free` has passed: the destination is not needed any more. It is there when
+  /// the event that is returned has passed. A slot may be loaded several times, and then saved again. One that
+  /// has never been saved is std::logic_error.
+  Event load_activation(int slot, void* destination, const Event& free);
+  /// Says that this slot will be loaded soon: its way from NVMe begins, if there is a place for it now.
   void prefetch_activation(int slot);
 
   /// Does one part of a step's work alone, waits for it, and returns the seconds it took. Nothing that the

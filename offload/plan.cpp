@@ -44,6 +44,23 @@ GradientPlanes::GradientPlanes(const Layout::Unit& unit, const Config& config)
   bytes = planes * unit.trainable * size_of(type);
 }
 
+ActivationBytes::ActivationBytes(const Layout& layout) {
+  for (const ActivationSlot& slot : layout.options().activations) {
+    if (slot.tier == Tier::host) {
+      host += slot.bytes;
+    } else {
+      const std::int64_t bytes = round_up(slot.bytes, kBlockBytes);
+      nvme += bytes;
+      staging = std::max(staging, bytes);
+      ++nvme_slots;
+    }
+  }
+}
+
+const std::vector<std::string>& activation_directories(const Config& config) {
+  return config.parameter_nvme_paths.empty() ? config.optimizer_nvme_paths : config.parameter_nvme_paths;
+}
+
 namespace {
 
 /// What checksums occupy: one for each write of a chunk, or, with several directories, for each part of it.
@@ -62,6 +79,9 @@ std::int64_t checksum_bytes(const Layout& layout, const Config& config, const St
       if (config.parameter_tier == Tier::nvme) add(elements * sizes.weight_bytes, config.parameter_nvme_paths);
       if (config.optimizer_tier == Tier::nvme) add(sizes.record.bytes(state), config.optimizer_nvme_paths);
     }
+  }
+  for (const ActivationSlot& slot : layout.options().activations) {
+    if (slot.tier == Tier::nvme) add(slot.bytes, activation_directories(config));
   }
   return count * kChecksumBytes;
 }
@@ -141,8 +161,13 @@ Plan plan_with(const Layout& layout, const Config& config, const Room& room) {
   if (const std::int64_t bytes = checksum_bytes(layout, config, sizes, chunks); bytes > 0)
     plan.host.add("checksums", bytes);
 
+  const ActivationBytes activations(layout);
+  plan.host.add("activations", activations.host);
+  plan.host.add("activation staging", room.activation_slots * activations.staging);
+
   if (config.parameter_tier == Tier::nvme) plan.nvme.add("parameters", weights_in_file);
   if (config.optimizer_tier == Tier::nvme) plan.nvme.add("optimizer records", records - resident);
+  plan.nvme.add("activations", activations.nvme);
   return plan;
 }
 
@@ -198,6 +223,9 @@ Room::Room(const Layout& layout, const Config& config) {
   if (config.parameter_tier != Tier::device &&
       layout.units().size() > static_cast<std::size_t>(parameter_slots))
     grow(parameter_slots, parameter_slots + 1, device_fits);
+  const std::int64_t moved = ActivationBytes(layout).nvme_slots;
+  activation_slots = static_cast<int>(std::min<std::int64_t>(moved, 1));
+  grow(activation_slots, std::min<std::int64_t>(moved, kActivationSlots), host_fits);
   grow(update_slots, wanted_update_slots(config, chunks), host_fits);
 
   // A byte of a record that stays is neither read nor written; one of a parameter saves at most one read: so
@@ -276,12 +304,21 @@ void check_tier(const Layout& layout, const Config& config, const Plan& plan, Ti
 
 }  // namespace
 
+namespace {
+
+/// Bytes in the directory for parameters, where it is another one than that for records: activations too then.
+std::int64_t beside_parameters(const Plan& plan) {
+  return plan.nvme.bytes_of("parameters") + plan.nvme.bytes_of("activations");
+}
+
+}  // namespace
+
 bool fits(const Plan& plan, const Limits& limits) {
   const auto within = [](std::int64_t bytes, std::int64_t limit) { return limit < 0 || bytes <= limit; };
   return within(plan.device.total(), limits.device) && within(plan.host.total(), limits.host) &&
          within(plan.device.total() + plan.host.total(), limits.memory) &&
          (limits.is_one_drive ? within(plan.nvme.total(), limits.parameter_drive)
-                              : within(plan.nvme.bytes_of("parameters"), limits.parameter_drive) &&
+                              : within(beside_parameters(plan), limits.parameter_drive) &&
                                     within(plan.nvme.bytes_of("optimizer records"), limits.optimizer_drive));
 }
 
@@ -303,7 +340,7 @@ void check_plan(const Layout& layout, const Config& config, const Limits& limits
                 {.hint = "free space on the drive, or name another with --nvme-path"});
   };
   if (limits.is_one_drive) return check_drive(plan.nvme.total(), limits.parameter_drive);
-  check_drive(plan.nvme.bytes_of("parameters"), limits.parameter_drive);
+  check_drive(beside_parameters(plan), limits.parameter_drive);
   check_drive(plan.nvme.bytes_of("optimizer records"), limits.optimizer_drive);
 }
 

@@ -7,6 +7,8 @@
 #include "layout.h"
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace spillway {
 
@@ -46,14 +48,28 @@ struct GradientPlanes {
   std::int64_t bytes;  ///< of all planes
 };
 
+/// What the layout's activations take.
+struct ActivationBytes {
+  explicit ActivationBytes(const Layout& layout);
+  std::int64_t host = 0;        ///< of all slots in host memory
+  std::int64_t nvme = 0;        ///< of all slots on NVMe, each a multiple of 4 KiB
+  std::int64_t nvme_slots = 0;  ///< their number
+  std::int64_t staging = 0;     ///< of the largest of them, in host memory on its way
+};
+
 /// Well away from powers of two: where the planes of a record are such a distance apart, their lines meet in
 /// the same banks of memory, and the update runs at two thirds of its speed.
 constexpr std::int64_t kChunkElements = 112 * 2048;
 constexpr std::int64_t kBlockBytes = 4096;           ///< what direct transfers are multiples of
 constexpr int kLeastUpdateSlots = 3;                 ///< a chunk read, one updated, one written at a time
 constexpr int kStagingSlots = 2;                     ///< one filled while the other is emptied
+constexpr int kActivationSlots = 2 * kStagingSlots;  ///< the same for two directions at once
 constexpr std::int64_t kChecksumBytes = 80;          ///< of a hash, its extent, and the tree that holds it
 constexpr std::int64_t kConversionElements = 16384;  ///< of a piece in Engine::load and read
+
+/// Where activations on NVMe lie: beside the parameters, or, where no directory is given for those, beside the
+/// optimizer's records. May be empty.
+const std::vector<std::string>& activation_directories(const Config& config);
 
 /// How much there is of what a run can have more or less of: what makes it fast, as far as the budgets leave
 /// room for it. A pure function, as the plan, which counts it.
@@ -65,6 +81,9 @@ struct Room {
   int parameter_slots = 0;
   /// Of a unit's size, in host memory between NVMe and the device: kStagingSlots, and more that keep units.
   int parameter_cache_slots = 0;
+  /// Of activations on their way between the device and NVMe: one, and more that let them be read and written
+  /// at once.
+  int activation_slots = 0;
   /// Records of NVMe that stay in host memory: these many of all chunks, evenly spread.
   std::int64_t resident_chunks = 0;
 };
@@ -79,7 +98,7 @@ Plan make_plan(const Layout& layout, const Config& config);
 struct Limits {
   std::int64_t device = -1;
   std::int64_t host = -1;
-  std::int64_t parameter_drive = -1;  ///< of what lies in the directory for parameters
+  std::int64_t parameter_drive = -1;  ///< of what lies in the directory for parameters: they, and activations
   std::int64_t optimizer_drive = -1;  ///< and in that for optimizer records
   bool is_one_drive = true;           ///< both lie on one: `parameter_drive` is the limit of their sum
   std::int64_t memory = -1;  ///< of device and host together, where the device's memory is the host's own

@@ -128,6 +128,7 @@ class Store {
   static Store make(Tier tier, Device& device, Budget& host, Swap* swap, Swap::Region region,
                     std::string_view name, std::int64_t bytes, Pages host_pages = Pages::present);
 
+  Store() = default;  ///< of nothing
   /// In device memory.
   Store(Device& device, std::string_view name, std::int64_t bytes);
   /// In host memory.
@@ -144,7 +145,7 @@ class Store {
 
  private:
   Swap& swap() const;
-  Tier tier_;
+  Tier tier_ = Tier::host;
   Memory memory_;
   Swap* swap_ = nullptr;
   Swap::Region region_;
