@@ -46,6 +46,11 @@ std::vector<Swap::Request> swap_requests(const Config& config, const Plan& plan)
   return requests;
 }
 
+/// An update is over when step() returns.
+bool always_current(int) {
+  return true;
+}
+
 }  // namespace
 
 struct Engine::State {
@@ -286,6 +291,7 @@ void Engine::begin_step(const StepOptions& options) {
     s.step_options = options;
     s.gradients->begin_step(options.micro_batches);
     s.in_step = true;
+    s.parameters->prefetch(always_current);
   });
 }
 
@@ -293,7 +299,7 @@ UnitView Engine::gather(int unit) {
   State& s = *state_;
   return s.guarded([&] {
     s.check_unit(unit);
-    const ParameterStream::View view = s.parameters->gather(unit);
+    const ParameterStream::View view = s.parameters->gather(unit, s.in_step, always_current);
     UnitView result;
     result.engine_ = this;
     result.unit_ = unit;
@@ -333,6 +339,7 @@ StepTicket Engine::step() {
     const cpu_adam::SquaredNorm norm = s.gradients->finish();
     s.device.synchronize();
     s.in_step = false;
+    s.parameters->end_iteration();
     const double average = 1.0 / s.step_options.micro_batches;
     StepResult result{.gradient_norm = std::sqrt(norm.sum_of_squares) * average};
     if (s.config.check_finite && !norm.finite) {
@@ -349,7 +356,9 @@ StepTicket Engine::step() {
     for (const HyperParameters& group : s.step_options.groups) {
       coefficients.push_back(update_coefficients(group, s.counters.steps + 1, factor));
     }
-    for (int unit = 0; unit < static_cast<int>(s.layout.units().size()); ++unit) s.parameters->invalidate(unit);
+    for (int unit = 0; unit < static_cast<int>(s.layout.units().size()); ++unit) {
+      if (s.context->unit(unit).trainable > 0) s.parameters->invalidate(unit);
+    }
     const bool non_finite = s.optimizer->update(*s.gradients, coefficients, s.counters.steps + 1);
     ++s.counters.steps;
     if (non_finite) {
@@ -357,6 +366,7 @@ StepTicket Engine::step() {
                   fmt::format("a weight or moment is no longer finite after step {}", s.counters.steps),
                   {.hint = "lower the learning rate, or set gradient_clipping"});
     }
+    s.parameters->prefetch(always_current);
     return StepTicket(result);
   });
 }
@@ -397,6 +407,9 @@ const Budget& Engine::budget(Tier tier) const {
 
 EngineCounters Engine::counters() const {
   EngineCounters counters = state_->counters;
+  counters.parameter_reads = state_->parameters->reads();
+  counters.parameter_copies = state_->parameters->copies();
+  counters.departures = state_->parameters->departures();
   if (state_->swap) {
     const aio::QueueCounters io = state_->swap->queue().counters();
     counters.nvme_read_bytes = io.read_bytes;
