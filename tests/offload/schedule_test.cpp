@@ -165,6 +165,14 @@ TEST(Foresee, BeginsWithWhatIsThereAtTheCursor) {
   EXPECT_EQ(foresee(schedule, slots, changing).places, (std::vector<std::int64_t>{1, 3, 4, 5}));
 }
 
+TEST(Foresee, WhatAnUpdateMakesStaleLeavesBeforeWhatStays) {
+  Schedule schedule(5);
+  iterate(schedule, {1, 2, 0, 3, 4});
+  // In the place of unit 0, which stays what it is, nobody has to come: the others are of no use after theirs.
+  EXPECT_EQ(foresee(schedule, std::vector<SlotContents>(3), std::vector<char>{0, 1, 1, 1, 1}).places,
+            (std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 8, 9}));
+}
+
 TEST(Foresee, WhatIsHeldDoesNotLeave) {
   Schedule schedule(3);
   const auto record = [&] {
