@@ -481,15 +481,9 @@ TEST(ParameterStream, LeavesNoReadBehind) {
     const std::int64_t before = rig.stream().reads();
     rig.stream().prefetch(rig.is_current());
     EXPECT_EQ(rig.stream().reads(), before + 4);
-    // In the place of the two farthest that are being read.
-    for (const int unit : {7, 6}) rig.use(unit, false);
     for (const int unit : {0, 1, 2, 3}) rig.begin_update(unit);
     EXPECT_EQ(rig.stream().reads(), landed());
     for (const int unit : {0, 1, 2, 3}) rig.end_update(unit);
-    for (const int unit : {7, 6}) {
-      rig.begin_update(unit);
-      rig.end_update(unit);
-    }
   }
   rig.stream().prefetch(rig.is_current());
   const std::int64_t reads = rig.stream().reads();
@@ -547,6 +541,16 @@ TEST(ParameterStream, EvaluationInBetweenIsCountedAndForgotten) {
     rig.device().synchronize();
     EXPECT_EQ(rig.wrong(), 0);
   }
+}
+
+TEST(ParameterStream, EvaluationReadsNothingAhead) {
+  Rig rig({.units = 8, .device_slots = 3, .host_slots = 5});
+  rig.iteration(there_and_back(8, 2));
+  const std::int64_t reads = rig.stream().reads();
+  rig.use(7, false);  // in the place of unit 4
+  rig.device().synchronize();
+  rig.use(3, false);  // is there
+  EXPECT_EQ(rig.stream().reads(), reads + 1);
 }
 
 TEST(ParameterStream, AnUpdateUnderTheBackwardPassIsSeen) {
@@ -642,6 +646,29 @@ TEST(ParameterStream, ThrowsAFailedReadOnceAndEnds) {
     EXPECT_EQ(rig.wrong(), 0);
   }
   EXPECT_GT(failures, 10);
+}
+
+TEST(ParameterStream, WhatIsNeededWaitsForTheReadWhosePlaceItTakes) {
+  std::int64_t operations = 0;
+  for (const bool fails : {false, true}) {
+    // Of units 0 and 1, which are being read, unit 1 is needed later: its read is waited for, and its error
+    // seen.
+    Rig rig({.units = 6,
+             .faults = fails ? "delay=1,delay_us=5000,fail=" + std::to_string(operations + 2) : std::string()});
+    rig.iteration(there_and_back(6, 2), 0);
+    for (int unit = 0; unit < 6; ++unit) rig.end_update(unit);
+    operations = rig.queue().counters().reads + rig.queue().counters().writes;
+    rig.stream().prefetch(rig.is_current());
+    EXPECT_EQ(rig.stream().reads() + 12, operations + 2) << "each unit has been written twice";
+    if (fails) {
+      EXPECT_THROW(rig.gather(5, false), Error);
+    } else {
+      rig.use(5, false);
+    }
+    rig.use(0);
+    rig.device().synchronize();
+    EXPECT_EQ(rig.wrong(), 0);
+  }
 }
 
 TEST(ParameterStream, EndsWhenTheDriveIsGone) {
