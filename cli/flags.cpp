@@ -88,6 +88,18 @@ const std::vector<Flag>& flags() {
        "How the optimizer's state is stored: fp32, bf16 or compact8, with 12, 8 or 5.125 bytes a parameter "
        "(fp32)",
        kHow},
+      {"--accumulation-order",
+       {"spillway.accumulation_order"},
+       "ORDER",
+       "micro_batch: each through the whole model; layer: all through one layer before the next, whose "
+       "parameters "
+       "then move twice a step (micro_batch)",
+       kHow},
+      {"--delayed-update",
+       {"spillway.delayed_update"},
+       "BOOL",
+       "true: apply gradients one step late, which hides the update but changes the training (false)",
+       kHow},
 
       {"--offload-optimizer",
        {"zero_optimization.offload_optimizer.device"},
@@ -111,7 +123,32 @@ const std::vector<Flag>& flags() {
        "SIZE",
        "What may be used of the device's memory, such as 40M or 1.5GiB (what is free, less a margin)",
        kWhere},
-      {"--host-memory", {"spillway.host_memory"}, "SIZE", "The same for host memory", kWhere},
+      {"--host-memory",
+       {"spillway.host_memory"},
+       "SIZE",
+       "The same for host memory. Where it is given, what it leaves keeps optimizer state and parameters back "
+       "from "
+       "nvme",
+       kWhere},
+      {"--resident-fraction",
+       {"spillway.resident_fraction"},
+       "X",
+       "Share of the optimizer state of nvme that stays in host memory, 0 to 1: that share of reads and writes "
+       "is "
+       "saved (what fits in --host-memory, where that is given)",
+       kWhere},
+      {"--parameter-cache",
+       {"spillway.parameter_cache"},
+       "SIZE",
+       "Host memory for parameters of nvme that are needed again soon (what fits, as above)",
+       kWhere},
+      {"--activations",
+       {"spillway.activations"},
+       "HOW",
+       "What is kept of a layer for its backward pass: keep all; recompute from its input; or put that input "
+       "on "
+       "host or nvme (auto: layer by layer, as the device's memory allows)",
+       kWhere},
 
       {"--nvme-bandwidth",
        {"spillway.nvme_bandwidth"},
@@ -125,6 +162,12 @@ const std::vector<Flag>& flags() {
        "Bytes into which a transfer is cut, a multiple of 4096 (1048576)",
        kDrives},
       {"--queue-depth", {"aio.queue_depth"}, "N", "Operations at the same time for each path (32)", kDrives},
+      {"--update-slots",
+       {"spillway.update_slots"},
+       "N",
+       "Pieces of optimizer state that are read, updated and written at the same time, 3 to 64 (0: by their "
+       "size)",
+       kDrives},
       {"--io-engine",
        {"spillway.io_engine"},
        "ENGINE",

@@ -59,9 +59,28 @@ void settle_threads(Config& config) {
   }
 }
 
+/// Memory that merely happens to be free is not taken for what saves traffic: a run with a limit may use all of
+/// it.
+void assume_no_caches(Config& config) {
+  std::vector<std::string_view> what;
+  if (!config.resident_fraction) {
+    config.resident_fraction = 0;
+    if (config.optimizer_tier == Tier::nvme) what.push_back("spillway.resident_fraction");
+  }
+  if (!config.parameter_cache) {
+    config.parameter_cache = 0;
+    if (config.parameter_tier == Tier::nvme) what.push_back("spillway.parameter_cache");
+  }
+  for (const std::string_view key : what) {
+    config.assumed.push_back(
+        fmt::format("{} = 0 (with --host-memory SIZE, what that leaves saves reads and writes)", key));
+  }
+}
+
 /// The host device's memory is the host's: both tiers take from what is free.
 void settle_memory(Config& config, Limits& limits) {
   const MachineMemory memory = machine_memory();
+  if (config.host_memory < 0) assume_no_caches(config);
   if (memory.available > 0) {
     limits.memory = memory_without_margin(memory.available);
     for (const auto& [key, bytes] :
@@ -122,7 +141,8 @@ void settle_drives(const Config& config, Limits& limits) {
 void check_faults(Config& config) {
   if (config.io_faults.empty()) return;
   aio::parse_faults(config.io_faults, "spillway.io_faults (--io-faults)");
-  if (config.optimizer_tier != Tier::nvme && config.parameter_tier != Tier::nvme) {
+  if (config.optimizer_tier != Tier::nvme && config.parameter_tier != Tier::nvme &&
+      config.activations != ActivationPolicy::nvme) {
     config.notes.push_back("spillway.io_faults: nothing lies on nvme, so there is nothing to fail");
   }
 }

@@ -314,6 +314,42 @@ void check_state_format(const Draft& d) {
   }
 }
 
+/// DeepSpeed's switch and our own key say the same, or one of them was typed.
+void resolve_activations(Draft& d) {
+  Config& c = d.config;
+  if (d.cpu_checkpointing != true) return;
+  if (!d.activations) {
+    c.activations = ActivationPolicy::host;
+    c.notes.push_back("activation_checkpointing.cpu_checkpointing: spillway.activations is host");
+  } else if (c.activations == ActivationPolicy::host) {
+    return;
+  } else if (d.activations->typed) {
+    c.notes.push_back(fmt::format("activation_checkpointing.cpu_checkpointing gives way to {} {}",
+                                  d.activations->where, activations_word(c.activations)));
+  } else {
+    throw refuse(
+        fmt::format(
+            "{}: activation_checkpointing.cpu_checkpointing true puts layer inputs into host memory, and "
+            "spillway.activations is {}",
+            d.source, activations_word(c.activations)),
+        "leave one of the two out, or write spillway.activations \"host\"");
+  }
+}
+
+/// What asks for nothing in this placement.
+void note_placement(Config& c) {
+  if (c.resident_fraction.value_or(0) > 0 && c.optimizer_tier != Tier::nvme) {
+    c.notes.push_back(
+        fmt::format("spillway.resident_fraction {}: no optimizer state lies on nvme, so there is nothing to "
+                    "keep back from it",
+                    *c.resident_fraction));
+  }
+  if (c.parameter_cache.value_or(0) > 0 && c.parameter_tier != Tier::nvme) {
+    c.notes.push_back(
+        "spillway.parameter_cache: no parameters lie on nvme, so there is nothing to keep of them");
+  }
+}
+
 /// What lies on NVMe needs directories, and what is said about them has to fit.
 void resolve_nvme(const Draft& d) {
   const Config& c = d.config;
@@ -336,6 +372,13 @@ void resolve_nvme(const Draft& d) {
                    "give one number for each directory, in their order; without any they are measured");
     }
   }
+  if (c.activations == ActivationPolicy::nvme && c.parameter_nvme_paths.empty() &&
+      c.optimizer_nvme_paths.empty()) {
+    throw refuse(
+        fmt::format("{}: spillway.activations is nvme, but no directory on a drive is given", d.source),
+        "give --nvme-path DIR, or set zero_optimization.offload_param.nvme_path; or keep them in host "
+        "memory with --activations host");
+  }
   if (c.io_iopoll && !c.direct_io) {
     throw refuse(fmt::format("{}: spillway.io_iopoll (--io-iopoll) polls the drive, and with "
                              "spillway.direct_io false (--direct-io) the page cache is between",
@@ -356,7 +399,9 @@ void resolve(Draft& d) {
   resolve_precision(d);
   check_state_format(d);
   resolve_schedule(d);
+  resolve_activations(d);
   resolve_nvme(d);
+  note_placement(d.config);
 }
 
 void note_without_effect(const Given& given, Config& config) {

@@ -21,7 +21,8 @@ struct Draft {
   std::string source;
   std::span<const NamedModel> models;
   std::optional<Value> train_batch, micro_batch, accumulation;
-  std::optional<bool> bf16, fp16, adam_w_mode;
+  std::optional<bool> bf16, fp16, adam_w_mode, cpu_checkpointing;
+  std::optional<Value> activations;
   std::optional<DType> precision;
   std::optional<std::string> optimizer_type;  ///< as written: "Adam" may mean AdamW
   std::optional<ScheduleKind> scheduler;
@@ -44,6 +45,8 @@ struct Key {
 const std::vector<Key>& used_keys();
 /// Of them those of the optimizer and the learning rate's scheduler (config_training_keys.cpp).
 std::vector<Key> training_keys();
+/// And those under "spillway" (config_own_keys.cpp).
+std::vector<Key> own_keys();
 /// Keys that are ignored, or refused when they are switched on. With everything inside where they are sections.
 const std::vector<KeyInfo>& other_keys();
 
@@ -59,5 +62,9 @@ const std::vector<Alias>& aliases();
 bool is_switched_on(const nlohmann::json& value);
 
 constexpr std::int64_t kMostSequences = 1 << 20;  ///< of a step
+constexpr std::int64_t kMostSteps = 1'000'000'000;
+
+/// As spillway.activations is written: "auto", "keep", "recompute", "host", "nvme".
+std::string_view activations_word(ActivationPolicy policy);
 
 }  // namespace spillway::config_detail

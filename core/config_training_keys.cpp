@@ -15,8 +15,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kMostSteps = 1'000'000'000;
-
 std::string lower(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return text;

@@ -97,11 +97,18 @@ std::int64_t resident_bytes(const Layout& layout, const Config& config, std::int
   const StateSizes sizes(config);
   const Chunks chunks(layout, sizes);
   const std::int64_t all = record_chunks(layout, chunks);
+  if (resident == 0) return 0;
+  // Of the first i chunks of all: what is_resident() counts up to.
+  const auto among = [&](std::int64_t i) { return i * resident / all; };
   std::int64_t bytes = 0, index = 0;
   for (const Layout::Unit& unit : layout.units()) {
-    for (std::int64_t i = 0; i < chunks.records(unit); ++i, ++index) {
-      if (is_resident(index, all, resident)) bytes += chunks.record_bytes_of(unit, i, sizes);
-    }
+    const std::int64_t count = chunks.records(unit);
+    if (count == 0) continue;
+    // All but a unit's last chunk have one size; there may be many millions of them.
+    const std::int64_t last = index + count - 1;
+    bytes += (among(last) - among(index)) * chunks.record_bytes_of(unit, 0, sizes);
+    if (is_resident(last, all, resident)) bytes += chunks.record_bytes_of(unit, count - 1, sizes);
+    index = last + 1;
   }
   return bytes;
 }

@@ -199,6 +199,22 @@ const std::vector<BadInput>& bad_inputs() {
        2,
        {"65", "64 positions", "--sequence-length"}},
       {"EvaluationOfNothing", nothing, {"--eval-every", "2"}, 2, {"--eval-every", "--eval-data"}},
+      {"CheckpointsInTwoPlaces",
+       [](json& c) {
+         c["activation_checkpointing"] = {{"cpu_checkpointing", true}};
+         own(c)["activations"] = "keep";
+       },
+       {},
+       2,
+       {"cpu_checkpointing", "spillway.activations is keep", "leave one"}},
+      {"ActivationsOnNoDrive",
+       [](json& c) {
+         for (const char* place : {"offload_param", "offload_optimizer"}) zero(c)[place] = {{"device", "cpu"}};
+         own(c)["activations"] = "nvme";
+       },
+       {"no --nvme-path"},
+       2,
+       {"spillway.activations", "--nvme-path DIR", "--activations host"}},
       // What does not exist here
       {"OptimizerUnknown",
        [](json& c) { c["optimizer"]["type"] = "OneBitAdam"; },
@@ -233,7 +249,26 @@ const std::vector<BadInput>& bad_inputs() {
       {"StageNine", nothing, {"--stage", "9"}, 2, {"--stage", "9"}},
       {"TokensOfAnUnknownType", nothing, {"--tokens", "uint8"}, 2, {"--tokens", "uint8", "uint16"}},
       {"ModelUnknown", nothing, {"--model", "decoder-tinny"}, 2, {"decoder-tinny", "decoder-tiny"}},
+      {"ActivationsUnknown", nothing, {"--activations", "cpu"}, 2, {"--activations", "cpu", "recompute"}},
+      {"AccumulationOrderUnknown",
+       nothing,
+       {"--accumulation-order", "unit"},
+       2,
+       {"--accumulation-order", "unit", "layer"}},
       // Values without a use
+      {"MoreThanAllResident",
+       nothing,
+       {"--resident-fraction", "1.5"},
+       2,
+       {"--resident-fraction", "1.5", "0 to 1"}},
+      {"LessThanNothingResident",
+       [](json& c) { own(c)["resident_fraction"] = -0.1; },
+       {},
+       2,
+       {"spillway.resident_fraction", "-0.1"}},
+      {"ParameterCacheAsAWord", nothing, {"--parameter-cache", "much"}, 2, {"--parameter-cache", "much"}},
+      {"TooManyUpdateSlots", nothing, {"--update-slots", "65"}, 2, {"--update-slots", "65", "0 to 64"}},
+      {"DelayByANumber", nothing, {"--delayed-update", "1"}, 2, {"--delayed-update", "true or false"}},
       {"RateOfZero", [](json& c) { parameters(c)["lr"] = 0; }, {}, 2, {"optimizer.params.lr", "zero"}},
       {"RateFlagOfZero", nothing, {"--lr", "0"}, 2, {"--lr", "zero"}},
       {"RateNegative", nothing, {"--lr=-0.1"}, 2, {"--lr", "-0.1"}},

@@ -146,6 +146,37 @@ TEST_F(DryRun, ADirectoryThatIsNotThereIsAnError) {
   EXPECT_NE(outcome.err.find("gone"), std::string::npos) << outcome.err;
 }
 
+TEST_F(DryRun, KeepsStateBackFromADriveOnlyInMemoryThatSomebodyGave) {
+  const std::vector<std::string> spilled{"--config", example("decoder-tiny.json"), "--nvme-path",
+                                         scratch_.root()};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), spilled.begin(), spilled.end());
+    const Outcome outcome = run(more);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return outcome.out;
+  };
+  const std::string nothing_given = with({});
+  for (const std::string key : {"resident_fraction", "parameter_cache"}) {
+    EXPECT_NE(nothing_given.find("spillway." + key + " = 0 (with --host-memory SIZE"), std::string::npos)
+        << nothing_given;
+    EXPECT_EQ(row().at("config").at("spillway").at(key), 0) << key;
+  }
+  const auto planned = [&] { return row().at("tiers").at("host").at("planned_bytes").get<std::int64_t>(); };
+  const std::int64_t least = planned();
+
+  EXPECT_EQ(with({"--host-memory", "1G"}).find("resident_fraction"), std::string::npos);
+  EXPECT_FALSE(row().at("config").at("spillway").contains("resident_fraction"));
+  EXPECT_GT(planned(), least);
+
+  EXPECT_EQ(with({"--resident-fraction", "0.5"}).find("resident_fraction = 0"), std::string::npos);
+  EXPECT_EQ(row().at("config").at("spillway").at("resident_fraction"), 0.5);
+  EXPECT_EQ(row().at("config").at("spillway").at("parameter_cache"), 0);
+  EXPECT_GT(planned(), least);
+  // Nobody wonders about caches where nothing lies on a drive.
+  EXPECT_EQ(with({"--offload-optimizer", "host", "--offload-parameters", "host"}).find("with --host-memory"),
+            std::string::npos);
+}
+
 /// A flag with its value, and the same in a file.
 struct FlagAndKey {
   std::vector<std::string> flag;
@@ -191,6 +222,12 @@ TEST_F(DryRun, EveryFlagIsItsKey) {
       {{"--checksums", "true"}, "/spillway/checksums", true},
       {{"--direct-io", "false"}, "/spillway/direct_io", false},
       {{"--io-faults", "short=0.5"}, "/spillway/io_faults", "short=0.5"},
+      {{"--resident-fraction", "0.5"}, "/spillway/resident_fraction", 0.5},
+      {{"--parameter-cache", "5M"}, "/spillway/parameter_cache", 5 << 20},
+      {{"--update-slots", "7"}, "/spillway/update_slots", 7},
+      {{"--accumulation-order", "layer"}, "/spillway/accumulation_order", "layer"},
+      {{"--activations", "recompute"}, "/spillway/activations", "recompute"},
+      {{"--delayed-update", "true"}, "/spillway/delayed_update", true},
       {{"--update-threads", "3"}, "/spillway/update_threads", 3},
       {{"--device-threads", "3"}, "/spillway/device_threads", 3},
       {{"--pin-threads", "true"}, "/spillway/pin_threads", true},

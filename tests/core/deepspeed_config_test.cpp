@@ -372,8 +372,8 @@ TEST(DeepSpeedConfig, RefusesWhatWouldChangeResultsOnlyWhenItIsSwitchedOn) {
 
 TEST(DeepSpeedConfig, WhatComesLaterIsCheckedAndNamed) {
   for (const std::string key :
-       {"zero_optimization.overlap_comm", "sparse_gradients", "activation_checkpointing.cpu_checkpointing",
-        "activation_checkpointing.partition_activations", "zero_optimization.offload_optimizer.pin_memory",
+       {"zero_optimization.overlap_comm", "sparse_gradients", "activation_checkpointing.partition_activations",
+        "zero_optimization.offload_optimizer.pin_memory",
         "zero_optimization.stage3_gather_16bit_weights_on_model_save"}) {
     EXPECT_TRUE(any_contains(parse(at(key, "true")).notes, "without an effect as yet: " + key)) << key;
     EXPECT_TRUE(parse(at(key, "false")).notes.empty()) << key;
@@ -385,16 +385,37 @@ TEST(DeepSpeedConfig, WhatComesLaterIsCheckedAndNamed) {
     EXPECT_TRUE(any_contains(parse(at(key, "1e6")).notes, key)) << key;
     EXPECT_NE(refusal(at(key, "\"large\"")), "accepted") << key;
   }
-  for (const auto& [key, ours, other] : {
-           std::tuple{"resident_fraction", "0", "0.5"},
-           {"accumulation_order", "\"micro_batch\"", "\"layer\""},
-           {"activations", "\"auto\"", "\"nvme\""},
-           {"delayed_update", "false", "true"},
-       }) {
-    EXPECT_EQ(refusal(at(std::string("spillway.") + key, ours)), "accepted") << key;
-    EXPECT_NE(refusal(at(std::string("spillway.") + key, other)).find("not built yet"), std::string::npos)
-        << key;
+}
+
+TEST(DeepSpeedConfig, CheckpointsInHostMemoryAreActivationsOnHost) {
+  const std::string on = R"("activation_checkpointing": {"cpu_checkpointing": true, "number_checkpoints": 4,
+                            "contiguous_memory_optimization": true, "synchronize_checkpoint_boundary": true,
+                            "profile": true})";
+  const Config host = parse("{" + on + "}");
+  EXPECT_EQ(host.activations, ActivationPolicy::host);
+  EXPECT_TRUE(any_contains(host.notes, "cpu_checkpointing: spillway.activations is host"));
+  for (const char* key :
+       {"number_checkpoints", "contiguous_memory_optimization", "synchronize_checkpoint_boundary", "profile"}) {
+    EXPECT_TRUE(any_contains(host.notes, std::string("activation_checkpointing.") + key)) << key;
   }
+  EXPECT_EQ(parse(to_json(host)).activations, ActivationPolicy::host);
+
+  const Config off = parse(at("activation_checkpointing.cpu_checkpointing", "false"));
+  EXPECT_EQ(off.activations, ActivationPolicy::automatic);
+  EXPECT_TRUE(off.notes.empty());
+  EXPECT_EQ(parse("{" + on + R"(, "spillway": {"activations": "host"}})").activations, ActivationPolicy::host);
+  for (const std::string other : {"auto", "keep", "recompute", "nvme"}) {
+    const std::string both = "{" + on + R"(, "spillway": {"activations": ")" + other + R"("}})";
+    EXPECT_EQ(refusal(both),
+              "ds.json: activation_checkpointing.cpu_checkpointing true puts layer inputs into host "
+              "memory, and spillway.activations is " +
+                  other + " | leave one of the two out, or write spillway.activations \"host\"");
+  }
+  // What is typed stands before the file.
+  const Config typed = parse("{" + on + "}", {{"spillway.activations", "recompute", "--activations"}});
+  EXPECT_EQ(typed.activations, ActivationPolicy::recompute);
+  EXPECT_TRUE(any_contains(typed.notes, "gives way to --activations recompute"));
+  EXPECT_NE(refusal(at("activation_checkpointing.cpu_checkpointing", "3")), "accepted");
 }
 
 TEST(DeepSpeedConfig, UnknownKeysAreNamedWithTheNearestOrTheRightPlace) {
