@@ -71,6 +71,7 @@ Mover::Mover(std::unique_ptr<Ring> ring, const QueueOptions& options)
     : ring_(std::move(ring)),
       block_bytes_(options.block_bytes),
       on_block_(options.on_block),
+      on_transfer_(options.on_transfer),
       file_slots_(maximum_slots),
       memory_slots_(maximum_slots) {
   if (!ring_) throw std::logic_error("Queue: no ring");
@@ -329,6 +330,14 @@ void Mover::finish(Transfer& transfer) {
     forget_checksums(transfer);
   } else {
     ++(transfer.direction == Direction::read ? counters_.reads : counters_.writes);
+    if (on_transfer_) {
+      on_transfer_(
+          {.direction = transfer.direction,
+           .label = transfer.label,
+           .bytes = transfer.all_bytes,
+           .seconds =
+               std::chrono::duration<double>(std::chrono::steady_clock::now() - transfer.called).count()});
+    }
   }
   const std::size_t place = transfer.place;
   finished_.push_back(std::move(transfers_[place]));

@@ -27,6 +27,8 @@ struct Transfer {
   std::int64_t first_offset = 0, all_bytes = 0;  ///< as it was called
   std::int64_t in_flight = 0;                    ///< blocks
   std::exception_ptr error = {};
+  std::uint64_t label = 0;
+  std::chrono::steady_clock::time_point called = {};
   std::size_t place = 0;  ///< the mover's own
 };
 
@@ -116,6 +118,7 @@ class Mover {
   std::unique_ptr<Ring> ring_;
   std::int64_t block_bytes_;
   std::function<void(const BlockTiming&)> on_block_;
+  std::function<void(const TransferTiming&)> on_transfer_;
   std::vector<std::unique_ptr<Transfer>> transfers_ = {};  ///< all that have not finished
   std::deque<Transfer*> waiting_[2] = {};                  ///< by direction: with blocks that have not started
   int turn_ = 0;

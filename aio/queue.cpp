@@ -98,7 +98,7 @@ class Queue::Worker {
   }
 
   Ticket begin(Direction direction, const Volume& volume, std::int64_t offset, std::byte* memory,
-               std::int64_t bytes);
+               std::int64_t bytes, std::uint64_t label);
   void wait(std::uint64_t number);
   bool done(std::uint64_t number);
   void drain();
@@ -273,7 +273,7 @@ void Queue::Worker::rouse() {
 }
 
 Ticket Queue::Worker::begin(Direction direction, const Volume& volume, std::int64_t offset, std::byte* memory,
-                            std::int64_t bytes) {
+                            std::int64_t bytes, std::uint64_t label) {
   const char* const verb = direction == Direction::read ? "read" : "write";
   if (offset < 0 || bytes < 0 || offset > volume.size() || bytes > volume.size() - offset) {
     throw std::logic_error(fmt::format("Queue::{}: {} bytes at offset {} are outside a volume of {} bytes",
@@ -290,7 +290,9 @@ Ticket Queue::Worker::begin(Direction direction, const Volume& volume, std::int6
                                 .memory = memory,
                                 .bytes = bytes,
                                 .first_offset = offset,
-                                .all_bytes = bytes});
+                                .all_bytes = bytes,
+                                .label = label,
+                                .called = std::chrono::steady_clock::now()});
     if (Checksums* const sums = volume.checksums(); sums && direction == Direction::write) {
       for_each_part(volume, offset, bytes, [&](std::int64_t first, std::int64_t part) {
         sums->note(first, memory + (first - offset), part);
@@ -400,13 +402,15 @@ Queue::Queue(std::function<std::unique_ptr<Ring>()> make, const QueueOptions& op
 
 Queue::~Queue() = default;
 
-Ticket Queue::read(const Volume& volume, std::int64_t offset, std::byte* destination, std::int64_t bytes) {
-  return worker_->begin(Direction::read, volume, offset, destination, bytes);
+Ticket Queue::read(const Volume& volume, std::int64_t offset, std::byte* destination, std::int64_t bytes,
+                   std::uint64_t label) {
+  return worker_->begin(Direction::read, volume, offset, destination, bytes, label);
 }
 
-Ticket Queue::write(const Volume& volume, std::int64_t offset, const std::byte* source, std::int64_t bytes) {
+Ticket Queue::write(const Volume& volume, std::int64_t offset, const std::byte* source, std::int64_t bytes,
+                    std::uint64_t label) {
   // Operations of both directions share a type; one that writes only reads the memory.
-  return worker_->begin(Direction::write, volume, offset, const_cast<std::byte*>(source), bytes);
+  return worker_->begin(Direction::write, volume, offset, const_cast<std::byte*>(source), bytes, label);
 }
 
 void Queue::wait(Ticket ticket) {

@@ -39,6 +39,14 @@ struct BlockTiming {
   double seconds = 0;  ///< from the start of its operation to its completion
 };
 
+/// A transfer that has landed without an error.
+struct TransferTiming {
+  Direction direction = Direction::read;
+  std::uint64_t label = 0;  ///< what the caller gave
+  std::int64_t bytes = 0;
+  double seconds = 0;  ///< from the call of read() or write() to its last completion
+};
+
 struct QueueOptions {
   RingOptions ring = {};  ///< its depth is the operations in flight
   /// A multiple of direct_io_alignment, at most maximum_operation_bytes; a volume whose alignment is larger
@@ -47,6 +55,8 @@ struct QueueOptions {
   Faults faults = {};
   /// Called for every block that has landed, on the queue's thread. Must not throw or call the queue.
   std::function<void(const BlockTiming&)> on_block = {};
+  /// The same for every transfer.
+  std::function<void(const TransferTiming&)> on_transfer = {};
 };
 
 /// Reads and writes volumes. A thread of its own keeps the drive busy: it starts the blocks of all transfers
@@ -79,8 +89,11 @@ class Queue {
   /// Offset, length and address may be anything; where they are no multiples of the volume's alignments, a
   /// block passes through a copy, and of a write that covers an aligned piece in part, the rest is read first.
   /// (Such writes may share a piece.) No bytes: it has landed at once.
-  Ticket read(const Volume& volume, std::int64_t offset, std::byte* destination, std::int64_t bytes);
-  Ticket write(const Volume& volume, std::int64_t offset, const std::byte* source, std::int64_t bytes);
+  /// `label` is for on_transfer.
+  Ticket read(const Volume& volume, std::int64_t offset, std::byte* destination, std::int64_t bytes,
+              std::uint64_t label = 0);
+  Ticket write(const Volume& volume, std::int64_t offset, const std::byte* source, std::int64_t bytes,
+               std::uint64_t label = 0);
 
   /// Blocks until this transfer has landed, without waiting for later ones, and throws its Error. Returns at
   /// once for one that has landed and been reported. A ticket that this queue did not give is std::logic_error.

@@ -8,6 +8,7 @@
 #include "gradient_stream.h"
 #include "optimizer_stream.h"
 #include "parameter_stream.h"
+#include "step.h"
 
 #include <algorithm>
 #include <cmath>
@@ -46,19 +47,14 @@ std::vector<Swap::Request> swap_requests(const Config& config, const Plan& plan)
   return requests;
 }
 
-/// An update is over when step() returns.
-bool always_current(int) {
-  return true;
-}
-
 }  // namespace
 
 struct Engine::State {
   State(const Config& c, const Layout& l, Device& d, Communicator& communicator, Trace* t)
-      : config(c),
+      : config(on_device(c, d)),
         layout(l),
         device(d),
-        plan(checked_plan(c, l, d, communicator)),
+        plan(checked_plan(config, l, communicator)),
         host(Tier::host, c.host_memory),
         nvme(Tier::nvme),
         workers(update_threads(c), pool_processors(c.pin_threads, update_threads(c), c.io_cores)) {
@@ -70,7 +66,7 @@ struct Engine::State {
                             workers, isa, DeviceState(device, workers, isa), t});
     const auto requests = swap_requests(config, plan);
     if (!requests.empty())
-      swap.emplace(nvme, host, requests, swap_options(config), plan.host.bytes_of("checksums"));
+      swap.emplace(nvme, host, requests, swap_options(config), plan.host.bytes_of("checksums"), t);
     const auto region = [&](const char* name) {
       for (std::size_t i = 0; i < requests.size(); ++i) {
         if (requests[i].name == name) return swap->region(i);
@@ -80,13 +76,18 @@ struct Engine::State {
     Swap* swap_or_null = swap ? &*swap : nullptr;
     parameters.emplace(*context, swap_or_null, region("parameters"));
     gradients.emplace(*context);
-    optimizer.emplace(*context, *parameters, swap_or_null, region("optimizer records"));
     activations.emplace(*context, swap_or_null, region("activations"));
+    optimizer.emplace(*context, *parameters, *gradients, swap_or_null, region("optimizer records"));
     conversion = Memory(host, "conversion", kConversionElements * 4);
   }
 
-  static Plan checked_plan(const Config& config, const Layout& layout, Device& device,
-                           Communicator& communicator) {
+  /// The device knows best what it may use.
+  static Config on_device(Config config, Device& device) {
+    if (device.budget().limit() >= 0) config.device_memory = device.budget().limit();
+    return config;
+  }
+
+  static Plan checked_plan(const Config& config, const Layout& layout, Communicator& communicator) {
     if (communicator.world() != 1 || layout.options().world != 1) {
       throw Error(ErrorKind::configuration, "the engine partitions over one rank only as yet");
     }
@@ -99,7 +100,7 @@ struct Engine::State {
     }
     if (config.accumulation < 1) throw std::logic_error("Engine: accumulation below 1");
     swap_options(config);  // refuses what cannot be read, wherever state lies
-    check_plan(layout, config, {.device = device.budget().limit(), .host = config.host_memory});
+    check_plan(layout, config, {.device = config.device_memory, .host = config.host_memory});
     return make_plan(layout, config);
   }
 
@@ -115,6 +116,7 @@ struct Engine::State {
     } mark(busy);
     try {
       device.check();
+      optimizer->check();
       return work();
     } catch (const std::logic_error&) {
       throw;  // misuse: nothing has been done
@@ -147,9 +149,21 @@ struct Engine::State {
     }
   }
 
+  /// Hands over the update of a unit whose gradient of the open step is complete: with that gradient, or with
+  /// the one of the step before where updates are delayed.
+  void submit(int unit) {
+    if (layout.units()[static_cast<std::size_t>(unit)].trainable == 0) return;
+    const std::shared_ptr<Step>& applied = config.delayed_update ? delayed : step;
+    if (applied == nullptr) return;
+    submitted[static_cast<std::size_t>(unit)] = true;
+    parameters->invalidate(unit);
+    // With a global condition everything has landed; and the parameters must no longer be in use.
+    const Event& ready = optimizer->is_unit_by_unit() ? gradients->landed(unit) : step->landed;
+    optimizer->submit(unit, applied, applied == step ? generation : generation ^ 1, ready);
+  }
+
   /// A frozen parameter has no record: it is kept as it computes.
-  void store_frozen(const OptimizerStream::Chunk& chunk, std::int64_t first,
-                    std::span<const float> weights) const {
+  void store_frozen(const ChunkMover::Chunk& chunk, std::int64_t first, std::span<const float> weights) const {
     for (std::size_t i = 0; i < weights.size(); ++i) {
       const auto e = static_cast<std::size_t>(first) + i;
       if (config.precision == DType::fp32) {
@@ -159,7 +173,7 @@ struct Engine::State {
       }
     }
   }
-  void load_frozen(const OptimizerStream::Chunk& chunk, std::int64_t first, std::span<float> weights) const {
+  void load_frozen(const ChunkMover::Chunk& chunk, std::int64_t first, std::span<float> weights) const {
     for (std::size_t i = 0; i < weights.size(); ++i) {
       const auto e = static_cast<std::size_t>(first) + i;
       weights[i] = config.precision == DType::fp32 ? reinterpret_cast<const float*>(chunk.high)[e]
@@ -180,10 +194,14 @@ struct Engine::State {
   std::optional<ActivationStream> activations;
   std::optional<OptimizerStream> optimizer;
   Memory conversion;
-  StepOptions step_options;
+
+  std::shared_ptr<Step> step;     ///< the one that is open, or was last
+  std::shared_ptr<Step> delayed;  ///< with delayed_update: whose gradients are to be applied next
+  int generation = 0;             ///< of planes, in which the open step's gradients land
+  std::vector<bool> submitted;    ///< units whose update has been handed over in the open step
+  const std::function<bool(int)> is_current = [this](int unit) { return optimizer->is_current(unit); };
   bool in_step = false;
   bool busy = false;  ///< a call is in progress: its source or sink must not call again
-  EngineCounters counters;
   std::exception_ptr failure;
 };
 
@@ -192,6 +210,7 @@ Engine::Engine(const Config& config, const Layout& layout, Device& device, Commu
     : state_(std::make_unique<State>(config, layout, device, communicator, trace)) {}
 
 Engine::~Engine() {
+  state_->optimizer->stop();  // it gives work to the device's streams
   for (const Lane lane : {Lane::compute, Lane::communicate, Lane::copy_down, Lane::copy_up}) {
     state_->device.stream(lane).record().wait();
   }
@@ -206,7 +225,7 @@ void Engine::load(int index, const Source& source) {
     s.device.synchronize();
     s.parameters->invalidate(p.unit);
     float* piece = s.conversion.as<float>();
-    s.optimizer->visit(p.unit, p.offset, p.offset + p.elements, true, [&](const OptimizerStream::Chunk& chunk) {
+    s.optimizer->visit(p.unit, p.offset, p.offset + p.elements, true, [&](const ChunkMover::Chunk& chunk) {
       const std::int64_t end = std::min(p.offset + p.elements, chunk.first + chunk.elements);
       for (std::int64_t at = std::max(p.offset, chunk.first); at < end;) {
         const std::int64_t n = std::min(kConversionElements, end - at);
@@ -234,21 +253,20 @@ void Engine::read(int index, const Sink& sink) {
     const Layout::Parameter& p = s.parameter(index);
     s.device.synchronize();
     float* piece = s.conversion.as<float>();
-    s.optimizer->visit(p.unit, p.offset, p.offset + p.elements, false,
-                       [&](const OptimizerStream::Chunk& chunk) {
-                         const std::int64_t end = std::min(p.offset + p.elements, chunk.first + chunk.elements);
-                         for (std::int64_t at = std::max(p.offset, chunk.first); at < end;) {
-                           const std::int64_t n = std::min(kConversionElements, end - at);
-                           const std::span<float> values(piece, static_cast<std::size_t>(n));
-                           if (p.trainable) {
-                             cpu_adam::load_weights(chunk.planes(s.context->sizes), at - chunk.first, values);
-                           } else {
-                             s.load_frozen(chunk, at - chunk.first, values);
-                           }
-                           sink(at - p.offset, values);
-                           at += n;
-                         }
-                       });
+    s.optimizer->visit(p.unit, p.offset, p.offset + p.elements, false, [&](const ChunkMover::Chunk& chunk) {
+      const std::int64_t end = std::min(p.offset + p.elements, chunk.first + chunk.elements);
+      for (std::int64_t at = std::max(p.offset, chunk.first); at < end;) {
+        const std::int64_t n = std::min(kConversionElements, end - at);
+        const std::span<float> values(piece, static_cast<std::size_t>(n));
+        if (p.trainable) {
+          cpu_adam::load_weights(chunk.planes(s.context->sizes), at - chunk.first, values);
+        } else {
+          s.load_frozen(chunk, at - chunk.first, values);
+        }
+        sink(at - p.offset, values);
+        at += n;
+      }
+    });
   });
 }
 
@@ -288,10 +306,15 @@ void Engine::begin_step(const StepOptions& options) {
       }
       update_coefficients(group, 1, 1.0);  // refuses before anything begins
     }
-    s.step_options = options;
-    s.gradients->begin_step(options.micro_batches);
+    s.step = std::make_shared<Step>();
+    s.step->groups = options.groups;
+    s.step->micro_batches = options.micro_batches;
+    if (s.config.delayed_update) s.generation ^= 1;
+    s.submitted.assign(s.layout.units().size(), false);
+    s.gradients->begin_step(options.micro_batches, s.generation);
+    s.optimizer->begin_step(s.step, !s.config.delayed_update || s.delayed != nullptr);
     s.in_step = true;
-    s.parameters->prefetch(always_current);
+    s.parameters->prefetch(s.is_current);
   });
 }
 
@@ -299,7 +322,14 @@ UnitView Engine::gather(int unit) {
   State& s = *state_;
   return s.guarded([&] {
     s.check_unit(unit);
-    const ParameterStream::View view = s.parameters->gather(unit, s.in_step, always_current);
+    if (s.in_step && s.submitted[static_cast<std::size_t>(unit)]) {
+      throw std::logic_error(
+          fmt::format("gather({}): its gradient of this step is complete, and its update has begun; gather it "
+                      "before its last reduce(), or after step()",
+                      s.layout.units()[static_cast<std::size_t>(unit)].name));
+    }
+    s.optimizer->wait(unit);
+    const ParameterStream::View view = s.parameters->gather(unit, s.in_step, s.is_current);
     UnitView result;
     result.engine_ = this;
     result.unit_ = unit;
@@ -327,7 +357,11 @@ void Engine::reduce(int unit, int use) {
   s.guarded([&] {
     s.check_unit(unit);
     s.check_step_open(true, "reduce()");
-    s.gradients->reduce(unit, use);
+    if (s.gradients->is_first(unit)) s.optimizer->wait(unit);  // its planes hold what is still to be applied
+    if (s.gradients->reduce(unit, use) && s.optimizer->is_unit_by_unit() &&
+        !s.parameters->is_expected_again(unit)) {
+      s.submit(unit);
+    }
   });
 }
 
@@ -336,44 +370,50 @@ StepTicket Engine::step() {
   return s.guarded([&] {
     s.check_step_open(true, "step()");
     s.check_no_views("step()");
-    const cpu_adam::SquaredNorm norm = s.gradients->finish();
-    s.device.synchronize();
+    s.gradients->check_reduced();
+    const int units = static_cast<int>(s.layout.units().size());
+    for (int unit = 0; unit < units; ++unit) {
+      if (s.gradients->is_complete(unit)) continue;
+      if (s.gradients->is_first(unit)) s.optimizer->wait(unit);
+      s.gradients->complete(unit);
+    }
+    s.gradients->finish(s.step);
     s.in_step = false;
     s.parameters->end_iteration();
-    const double average = 1.0 / s.step_options.micro_batches;
-    StepResult result{.gradient_norm = std::sqrt(norm.sum_of_squares) * average};
-    if (s.config.check_finite && !norm.finite) {
-      ++s.counters.skipped_steps;
-      result.skipped = true;
-      return StepTicket(result);
+    s.optimizer->set_order(s.parameters->next_use_order());
+    for (int unit = 0; unit < units; ++unit) {
+      if (!s.submitted[static_cast<std::size_t>(unit)]) s.submit(unit);
     }
-    // torch.nn.utils.clip_grad_norm_: the factor is max_norm / (norm + 1e-6), where that is below 1.
-    double factor = average;
-    if (s.config.gradient_clipping > 0) {
-      factor *= std::min(1.0, s.config.gradient_clipping / (result.gradient_norm + 1e-6));
-    }
-    std::vector<UpdateCoefficients> coefficients;
-    for (const HyperParameters& group : s.step_options.groups) {
-      coefficients.push_back(update_coefficients(group, s.counters.steps + 1, factor));
-    }
-    for (int unit = 0; unit < static_cast<int>(s.layout.units().size()); ++unit) {
-      if (s.context->unit(unit).trainable > 0) s.parameters->invalidate(unit);
-    }
-    const bool non_finite = s.optimizer->update(*s.gradients, coefficients, s.counters.steps + 1);
-    ++s.counters.steps;
-    if (non_finite) {
-      throw Error(ErrorKind::numerics,
-                  fmt::format("a weight or moment is no longer finite after step {}", s.counters.steps),
-                  {.hint = "lower the learning rate, or set gradient_clipping"});
-    }
-    s.parameters->prefetch(always_current);
-    return StepTicket(result);
+    if (s.config.delayed_update) s.delayed = s.step;
+    s.optimizer->end_step();
+    s.parameters->prefetch(s.is_current);
+    return StepTicket(*this, s.step);
+  });
+}
+
+StepResult StepTicket::wait() const {
+  Engine::State& s = *engine_->state_;
+  step_->landed.wait();
+  return s.guarded([&] {
+    const double average = 1.0 / step_->micro_batches;
+    return StepResult{.gradient_norm = std::sqrt(step_->norm.sum_of_squares) * average,
+                      .skipped = s.config.check_finite && !step_->norm.finite};
   });
 }
 
 void Engine::drain() {
   State& s = *state_;
   s.guarded([&] {
+    if (s.delayed != nullptr && !s.in_step) {
+      s.submitted.assign(s.layout.units().size(), false);
+      for (int unit = 0; unit < static_cast<int>(s.layout.units().size()); ++unit) {
+        s.optimizer->wait(unit);
+        s.submit(unit);
+      }
+      s.delayed = nullptr;
+    }
+    s.device.synchronize();
+    s.optimizer->drain();
     s.device.synchronize();
     if (s.swap) s.swap->queue().drain();
   });
@@ -391,6 +431,14 @@ void Engine::prefetch_activation(int slot) {
   state_->guarded([&] { state_->activations->prefetch(slot); });
 }
 
+double Engine::rehearse(Rehearsal what) {
+  State& s = *state_;
+  return s.guarded([&] {
+    s.check_step_open(false, "rehearse()");
+    return what == Rehearsal::transfers ? s.optimizer->rehearse_transfers() : s.optimizer->rehearse_updates();
+  });
+}
+
 const Layout& Engine::layout() const {
   return state_->layout;
 }
@@ -406,11 +454,13 @@ const Budget& Engine::budget(Tier tier) const {
 }
 
 EngineCounters Engine::counters() const {
-  EngineCounters counters = state_->counters;
-  counters.parameter_reads = state_->parameters->reads();
-  counters.parameter_copies = state_->parameters->copies();
-  counters.departures = state_->parameters->departures();
-  if (state_->swap) {
+  const State& s = *state_;
+  if (s.step != nullptr && !s.in_step) state_->optimizer->settle_when_landed(*s.step);
+  EngineCounters counters{.steps = s.optimizer->steps(), .skipped_steps = s.optimizer->skipped()};
+  counters.parameter_reads = s.parameters->reads();
+  counters.parameter_copies = s.parameters->copies();
+  counters.departures = s.parameters->departures();
+  if (s.swap) {
     const aio::QueueCounters io = state_->swap->queue().counters();
     counters.nvme_read_bytes = io.read_bytes;
     counters.nvme_written_bytes = io.written_bytes;

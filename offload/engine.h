@@ -23,6 +23,7 @@ class Device;
 class Event;
 class Trace;
 class Engine;
+struct Step;
 
 /// What the caller sets for one step.
 struct StepOptions {
@@ -35,15 +36,18 @@ struct StepResult {
   bool skipped = false;      ///< a gradient was not finite: no weight, no state and no counter has changed
 };
 
+/// Of one step; must not outlive its engine. Copies refer to the same step.
 class StepTicket {
  public:
-  /// Blocks until the step's gradients have been judged; throws the engine's first error.
-  StepResult wait() const { return result_; }
+  /// Blocks until the step's gradients have landed and been judged, while its updates go on; throws the
+  /// engine's first error.
+  StepResult wait() const;
 
  private:
   friend class Engine;
-  explicit StepTicket(StepResult result) : result_(result) {}
-  StepResult result_;
+  StepTicket(Engine& engine, std::shared_ptr<const Step> step) : engine_(&engine), step_(std::move(step)) {}
+  Engine* engine_;
+  std::shared_ptr<const Step> step_;
 };
 
 /// A unit's parameters on the device, for as long as it lives. The device may read them in its compute stream's
@@ -136,7 +140,7 @@ class Engine {
   /// before anything is allocated, where it does not fit; Error (io) for an unusable NVMe directory.
   Engine(const Config& config, const Layout& layout, Device& device, Communicator& communicator,
          Trace* trace = nullptr);
-  ~Engine();  ///< waits for work in progress, never throws
+  ~Engine();  ///< cancels what has not begun, waits for what has, never throws
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -155,15 +159,19 @@ class Engine {
   void read_gradient(int parameter, const Sink& sink);
 
   void begin_step(const StepOptions& options);
-  /// Waits for the unit's last update. Views may be held at once up to the layout's live_units (one unit
-  /// gathered twice counts once); more is std::logic_error naming those held. Works outside a step too.
+  /// Waits for the unit's last update, and for no other. Views may be held at once up to the layout's
+  /// live_units (one unit gathered twice counts once); more is std::logic_error naming those held. Works
+  /// outside a step too.
   UnitView gather(int unit);
   /// For use 0 .. uses-1 of a unit, once a micro-batch. Up to live_gradients at once.
   UnitGradient gradient(int unit, int use = 0);
   /// The gradient of this use and micro-batch is complete in the compute stream's order. Asynchronous.
   void reduce(int unit, int use = 0);
-  /// Ends the step: norm, clipping, update. What was not reduced counts as zero.
+  /// Ends the step, and returns at once: norm, clipping and updates go on while the next step's calls are made.
+  /// What was not reduced counts as zero. Without clipping and check_finite, a unit's update has begun when its
+  /// last gradient of the step had landed: gathering it between that reduce() and step() is std::logic_error.
   StepTicket step();
+  /// Blocks until everything has landed: all updates, with delayed_update that of the last step too.
   void drain();
 
   /// Copies `source` into slot `slot` of the layout's activations, once the compute stream's work so far has
@@ -185,10 +193,11 @@ class Engine {
   const Config& config() const;
   const Plan& plan() const;
   const Budget& budget(Tier tier) const;  ///< what is in use, by name
-  EngineCounters counters() const;
-  std::optional<IoReport> io() const;  ///< nothing where nothing lies on NVMe
+  EngineCounters counters() const;        ///< waits until it is known whether the last step counts
+  std::optional<IoReport> io() const;     ///< nothing where nothing lies on NVMe
 
  private:
+  friend class StepTicket;
   friend class UnitView;
   struct State;
   std::unique_ptr<State> state_;

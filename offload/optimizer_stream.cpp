@@ -1,128 +1,404 @@
 #include "optimizer_stream.h"
 
-#include "../cpu_adam/streams.h"
-#include "../cpu_adam/update.h"
+#include "../core/error.h"
+#include "../core/parallel.h"
 #include "context.h"
 #include "gradient_stream.h"
 #include "parameter_stream.h"
 
 #include <algorithm>
-#include <atomic>
+#include <cmath>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
 
 namespace spillway {
-namespace {
 
-std::vector<std::int64_t> record_offsets(const Context& context) {
-  std::vector<std::int64_t> offsets{0};
-  for (const Layout::Unit& unit : context.layout.units()) {
-    offsets.push_back(offsets.back() + context.chunks.unit_record_bytes(unit, context.sizes));
-  }
-  return offsets;
-}
-
-}  // namespace
-
-OptimizerStream::OptimizerStream(const Context& context, ParameterStream& parameters, Swap* swap,
-                                 Swap::Region region)
+OptimizerStream::OptimizerStream(const Context& context, ParameterStream& parameters,
+                                 const GradientStream& gradients, Swap* swap, Swap::Region region)
     : context_(context),
-      parameters_(parameters),
+      gradients_(gradients),
       swap_(swap),
-      record_offsets_(record_offsets(context)),
-      records_(Store::make(context.config.optimizer_tier, context.device, context.host, swap, region,
-                           "optimizer records", record_offsets_.back(), Pages::untouched)) {
-  if (records_.tier() == Tier::host) touch_records();
-  for (std::size_t i = 0; i < context.layout.units().size(); ++i) {
-    record_buffers_.push_back(context.next_buffer_id());
-    weight_buffers_.push_back(context.next_buffer_id());
+      site_(context.config.optimizer_tier == Tier::device ? Site::device : Site::host),
+      conditional_(context.config.check_finite || context.config.gradient_clipping > 0),
+      unit_by_unit_(!conditional_ || context.config.delayed_update),
+      mover_(context, parameters, swap, region),
+      units_(context.layout.units().size()) {
+  for (Slot& slot : mover_.slots()) free_.push_back(&slot);
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) units_[unit].rank = static_cast<std::int64_t>(unit);
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& refused) {
+    throw_threads_refused("the update", refused.code().value());
   }
-  const Chunks& chunks = context.chunks;
-  const Tier weights = parameters.store().tier();
-  const int slots = context.room.update_slots;
-  slots_.resize(static_cast<std::size_t>(slots));
-  if (weights != Tier::host) {
-    host_high_ = Memory(context.host, "parameter update slots", slots * chunks.weight_bytes);
-  }
-  if (context.config.optimizer_tier != Tier::host) {
-    host_records_ = Memory(context.host, "optimizer slots", slots * chunks.record_bytes);
-  }
-  if (context.config.optimizer_tier == Tier::device && weights != Tier::device) {
-    device_high_ = context.device.allocate("update slots", slots * chunks.weight_bytes);
-  }
-  for (int i = 0; i < slots; ++i) {
-    const auto piece = [i](const Memory& memory, std::int64_t bytes) {
-      return memory.data() == nullptr ? nullptr : memory.data() + i * bytes;
-    };
-    slots_[static_cast<std::size_t>(i)].host_high = piece(host_high_, chunks.weight_bytes);
-    slots_[static_cast<std::size_t>(i)].host_record = piece(host_records_, chunks.record_bytes);
-    slots_[static_cast<std::size_t>(i)].device_high = piece(device_high_, chunks.weight_bytes);
-  }
-  if (weights == Tier::nvme) high_registered_ = SwapMemory(*swap, host_high_);
-  if (records_.tier() == Tier::nvme) records_registered_ = SwapMemory(*swap, host_records_);
 }
 
-cpu_adam::Planes OptimizerStream::Chunk::planes(const StateSizes& sizes) const {
-  return sizes.record.planes(high, record, state);
+void OptimizerStream::stop() noexcept {
+  {
+    const Lock lock(mutex_);
+    stop_ = true;
+  }
+  given_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  mover_.give_up();
 }
 
-/// Places each page near the worker that will update it.
-void OptimizerStream::touch_records() {
-  for (int unit = 0; unit < static_cast<int>(context_.layout.units().size()); ++unit) {
-    std::vector<Chunk> chunks;
-    append_chunks(chunks, unit, 0, context_.unit(unit).trainable);
-    for (const Chunk& chunk : chunks) {
-      const Where at = where(chunk);
-      std::byte* record = records_.at(at.record_offset);
-      cpu_adam::first_touch(context_.workers, context_.sizes.record.planes(nullptr, record, chunk.state),
-                            chunk.state);
-      std::fill(record + at.record_bytes, record + round_up(at.record_bytes, kBlockBytes), std::byte{0});
+void OptimizerStream::set_order(const std::vector<int>& units) {
+  const Lock lock(mutex_);
+  std::int64_t rank = 0;
+  for (const int unit : units) units_[static_cast<std::size_t>(unit)].rank = rank++;
+}
+
+void OptimizerStream::begin_step(const std::shared_ptr<Step>& step, bool expecting) {
+  {
+    const Lock lock(mutex_);
+    expecting_ = expecting;
+    if (conditional_) {
+      unsettled_.push_back(step);
+    } else {
+      settle_one(*step);
     }
   }
+  given_.notify_one();
 }
 
-OptimizerStream::Where OptimizerStream::where(const Chunk& chunk) const {
-  const Chunks& chunks = context_.chunks;
-  const StateSizes& sizes = context_.sizes;
-  return {.high_offset = parameters_.offset(chunk.unit) + chunk.first * sizes.weight_bytes,
-          .high_bytes = chunk.elements * sizes.weight_bytes,
-          .record_offset = record_offsets_[static_cast<std::size_t>(chunk.unit)] +
-                           chunk.first / chunks.elements * chunks.record_bytes,
-          .record_bytes = sizes.record.bytes(chunk.state)};
-}
-
-void OptimizerStream::append_chunks(std::vector<Chunk>& chunks, int unit, std::int64_t first,
-                                    std::int64_t last) const {
-  const Layout::Unit& shape = context_.unit(unit);
-  const std::int64_t size = context_.chunks.elements;
-  for (std::int64_t begin = first / size * size; begin < last; begin += size) {
-    chunks.push_back({.unit = unit,
-                      .first = begin,
-                      .elements = std::min(size, shape.elements - begin),
-                      .state = std::clamp<std::int64_t>(shape.trainable - begin, 0, size)});
+void OptimizerStream::submit(int unit, const std::shared_ptr<Step>& step, int generation, const Event& ready) {
+  {
+    const Lock lock(mutex_);
+    units_[static_cast<std::size_t>(unit)].job.emplace(Job{step, generation, ready, ++submitted_});
+    new_arrivals_.push_back(unit);
+    ++pending_;
   }
+  given_.notify_one();
+}
+
+void OptimizerStream::end_step() {
+  const Lock lock(mutex_);
+  expecting_ = false;
+  arrivals_ = std::exchange(new_arrivals_, {});
+}
+
+bool OptimizerStream::is_current(int unit) const {
+  const Lock lock(mutex_);
+  const UnitState& state = units_[static_cast<std::size_t>(unit)];
+  return !state.job && std::all_of(state.high_writes.begin(), state.high_writes.end(),
+                                   [&](aio::Ticket ticket) { return swap_->queue().done(ticket); });
+}
+
+void OptimizerStream::wait(int unit) {
+  Lock lock(mutex_);
+  UnitState& state = units_[static_cast<std::size_t>(unit)];
+  if (state.job) {
+    // Whatever was expected: it is this one that is needed next.
+    state.rank = -1;
+    TraceWait waits(context_.trace, Waiter::compute, Lane::adam, unit);
+    done_.wait(lock, [&] { return !state.job || error_; });
+  }
+  if (error_) std::rethrow_exception(error_);
+  const auto writes = std::exchange(state.high_writes, {});
+  const Event home = std::exchange(state.home, Event());
+  lock.unlock();
+  for (const aio::Ticket ticket : writes) {
+    if (swap_->queue().done(ticket)) {
+      swap_->queue().wait(ticket);
+      continue;
+    }
+    TraceWait waits(context_.trace, Waiter::compute, Lane::write, unit);
+    swap_->queue().wait(ticket);
+  }
+  context_.stream(Lane::compute).wait(home);
+  context_.stream(Lane::copy_up).wait(home);
+}
+
+void OptimizerStream::drain() {
+  const Pause pause(*this);
+}
+
+void OptimizerStream::settle_when_landed(Step& step) {
+  step.landed.wait();
+  if (!step.measured) return;
+  const Lock lock(mutex_);
+  settle(step);
+}
+
+std::int64_t OptimizerStream::steps() const {
+  const Lock lock(mutex_);
+  return steps_;
+}
+
+std::int64_t OptimizerStream::skipped() const {
+  const Lock lock(mutex_);
+  return skipped_;
+}
+
+void OptimizerStream::check() const {
+  const Lock lock(mutex_);
+  if (error_) std::rethrow_exception(error_);
+}
+
+void OptimizerStream::fail(std::exception_ptr error) noexcept {
+  {
+    const Lock lock(mutex_);
+    if (!error_) error_ = std::move(error);
+  }
+  done_.notify_all();
+}
+
+OptimizerStream::Pause::Pause(OptimizerStream& stream) : stream_(stream) {
+  Lock lock(stream.mutex_);
+  stream.pause_ = true;
+  stream.given_.notify_one();
+  stream.done_.wait(lock, [&] { return stream.is_paused_ || stream.error_; });
+  if (!stream.error_) return;
+  stream.pause_ = false;
+  std::rethrow_exception(stream.error_);
+}
+
+OptimizerStream::Pause::~Pause() {
+  {
+    const Lock lock(stream_.mutex_);
+    stream_.pause_ = stream_.is_paused_ = false;
+  }
+  stream_.given_.notify_one();
 }
 
 void OptimizerStream::visit(int unit, std::int64_t first, std::int64_t last, bool changes, const Visit& visit) {
-  std::vector<Chunk> chunks;
-  append_chunks(chunks, unit, first, last);
-  pass(Site::host, chunks, changes, visit);
-}
-
-bool OptimizerStream::update(const GradientStream& gradients, std::span<const UpdateCoefficients> coefficients,
-                             std::int64_t step) {
-  std::vector<Chunk> chunks;
-  for (int unit = 0; unit < static_cast<int>(context_.layout.units().size()); ++unit) {
-    append_chunks(chunks, unit, 0, context_.unit(unit).trainable);
+  const Pause pause(*this);
+  auto& slots = mover_.slots();
+  const auto chunks = mover_.chunks(unit, first, last);
+  const std::size_t ahead = slots.size() - 1;
+  const auto slot_of = [&](std::size_t i) -> Slot& { return slots[i % slots.size()]; };
+  try {
+    for (std::size_t i = 0; i < chunks.size() + ahead; ++i) {
+      if (i < chunks.size()) {
+        mover_.retire(slot_of(i));
+        mover_.start(Site::host, slot_of(i), chunks[i]);
+      }
+      if (i < ahead) continue;
+      Slot& slot = slot_of(i - ahead);
+      mover_.bring(slot);
+      visit(slot.chunk);
+      if (changes) mover_.take_home(slot);
+    }
+    for (Slot& slot : slots) mover_.retire(slot);
+  } catch (...) {
+    mover_.give_up();  // nothing leaves here before what is under way has stopped
+    throw;
   }
-  bool non_finite = false;
-  const Site site = records_.tier() == Tier::device ? Site::device : Site::host;
-  pass(site, chunks, true, [&](const Chunk& chunk) {
-    if (update_chunk(chunk, gradients, coefficients, step)) non_finite = true;
-  });
-  return non_finite;
 }
 
-bool OptimizerStream::update_chunk(const Chunk& chunk, const GradientStream& gradients,
-                                   std::span<const UpdateCoefficients> coefficients, std::int64_t step) {
+void OptimizerStream::run() {
+  try {
+    Lock lock(mutex_);
+    while (!stop_) {
+      if (pause_ && pending_ == 0) {
+        lock.unlock();
+        empty_ring();
+        lock.lock();
+        is_paused_ = true;
+        done_.notify_all();
+        given_.wait(lock, [&] { return stop_ || !is_paused_; });
+        continue;
+      }
+      if (commit(lock)) continue;
+      if (!ring_.empty() && units_[static_cast<std::size_t>(ring_.front()->chunk.unit)].job) {
+        update_front(lock);
+        continue;
+      }
+      // Nothing to update. What is on its way home lands without us, unless its slot is wanted.
+      if (ring_.empty() && free_.empty() && has_work()) {
+        lock.unlock();
+        mover_.retire(*leaving_.front());
+        lock.lock();
+        continue;
+      }
+      given_.wait(lock);
+    }
+  } catch (...) {
+    fail(std::current_exception());
+  }
+}
+
+/// Whether there is a chunk to read.
+bool OptimizerStream::has_work() const {
+  return !to_start_.empty() || next_unit() >= 0;
+}
+
+/// Starts the reads of one more chunk, where there is one and a slot is free.
+bool OptimizerStream::commit(Lock& lock) {
+  if (!has_work()) return false;
+  lock.unlock();  // the queue is asked for what has landed
+  Slot* const slot = free_slot();
+  lock.lock();
+  if (slot == nullptr) return false;
+  if (to_start_.empty()) {
+    const int unit = next_unit();
+    if (unit < 0) {
+      free_.push_back(slot);
+      return false;
+    }
+    units_[static_cast<std::size_t>(unit)].committed = true;
+    const auto chunks = mover_.chunks(unit, 0, context_.unit(unit).trainable);
+    to_start_.assign(chunks.begin(), chunks.end());
+  }
+  const Chunk chunk = to_start_.front();
+  to_start_.pop_front();
+  lock.unlock();
+  // What is read must have been written.
+  for (auto at = leaving_.begin(); at != leaving_.end();) {
+    if (!(*at)->chunk.is_same(chunk)) {
+      ++at;
+      continue;
+    }
+    mover_.retire(**at);
+    free_.push_back(*at);
+    at = leaving_.erase(at);
+  }
+  mover_.start(site_, *slot, chunk);
+  lock.lock();
+  ring_.push_back(slot);
+  return true;
+}
+
+/// The unit that is read next: of those whose update may start, the one that is needed first; else the one
+/// whose update is going to. -1: none.
+int OptimizerStream::next_unit() const {
+  int ready = -1, handed_over = -1;
+  const auto before = [&](int a, int b) {
+    return b < 0 || units_[static_cast<std::size_t>(a)].rank < units_[static_cast<std::size_t>(b)].rank;
+  };
+  for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) {
+    const UnitState& state = units_[static_cast<std::size_t>(unit)];
+    if (!state.job || state.committed) continue;
+    if ((!unit_by_unit_ || state.job->ready.passed()) && before(unit, ready)) ready = unit;
+    // Gradients land in the order in which they were handed over.
+    if (handed_over < 0 || state.job->number < units_[static_cast<std::size_t>(handed_over)].job->number)
+      handed_over = unit;
+  }
+  if (ready >= 0) return ready;
+  if (handed_over >= 0) return handed_over;
+  if (!expecting_ || pause_) return -1;
+  int expected = -1;
+  if (unit_by_unit_) {
+    for (const int unit : arrivals_) {
+      const UnitState& state = units_[static_cast<std::size_t>(unit)];
+      const bool came = std::find(new_arrivals_.begin(), new_arrivals_.end(), unit) != new_arrivals_.end();
+      if (!state.committed && !came) return unit;
+    }
+    return -1;
+  }
+  for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) {
+    const bool trains = context_.unit(unit).trainable > 0;
+    const bool came = units_[static_cast<std::size_t>(unit)].committed;
+    if (trains && !came && before(unit, expected)) expected = unit;
+  }
+  return expected;
+}
+
+/// A slot that is free, or that has become so; null where all are under way.
+OptimizerStream::Slot* OptimizerStream::free_slot() {
+  while (!leaving_.empty() && mover_.is_home(*leaving_.front())) {
+    mover_.retire(*leaving_.front());
+    free_.push_back(leaving_.front());
+    leaving_.pop_front();
+  }
+  if (free_.empty()) return nullptr;
+  Slot* const slot = free_.back();
+  free_.pop_back();
+  return slot;
+}
+
+/// Updates the first chunk of the ring, whose unit has a job.
+void OptimizerStream::update_front(Lock& lock) {
+  Slot& slot = *ring_.front();
+  const int unit = slot.chunk.unit;
+  const Job job = *units_[static_cast<std::size_t>(unit)].job;
+  lock.unlock();
+  job.ready.wait();
+  if (conditional_) job.step->landed.wait();
+  context_.device.check();
+  lock.lock();
+  if (!settle(*job.step)) {
+    cancel(*job.step);
+    return;
+  }
+  lock.unlock();
+  mover_.bring(slot);
+  update_chunk(slot, job);
+  mover_.take_home(slot);
+  lock.lock();
+  UnitState& state = units_[static_cast<std::size_t>(unit)];
+  if (slot.high_write.number != 0) state.high_writes.push_back(slot.high_write);
+  if (slot.gone.state() != nullptr) state.home = slot.gone;
+  ring_.pop_front();
+  leaving_.push_back(&slot);
+  const bool was_last = slot.chunk.first + slot.chunk.state == context_.unit(unit).trainable;
+  if (was_last) finish_unit(unit);
+}
+
+/// Under the mutex, when its gradients have landed: settles the step and those before it. Returns whether it
+/// counts.
+bool OptimizerStream::settle(Step& step) {
+  while (!step.settled) {
+    settle_one(*unsettled_.front());
+    unsettled_.pop_front();
+  }
+  return !step.skipped;
+}
+
+/// Under the mutex: numbers the step, or finds that it is to be skipped.
+void OptimizerStream::settle_one(Step& step) {
+  const Config& config = context_.config;
+  const double average = 1.0 / step.micro_batches;
+  double factor = average;
+  if (conditional_) {
+    if (config.check_finite && !step.norm.finite) {
+      step.skipped = true;
+      ++skipped_;
+    } else if (config.gradient_clipping > 0) {
+      // torch.nn.utils.clip_grad_norm_: the factor is max_norm / (norm + 1e-6), where that is below 1.
+      const double norm = std::sqrt(step.norm.sum_of_squares) * average;
+      factor *= std::min(1.0, config.gradient_clipping / (norm + 1e-6));
+    }
+  }
+  if (!step.skipped) {
+    step.number = ++steps_;
+    for (const HyperParameters& group : step.groups)
+      step.coefficients.push_back(update_coefficients(group, step.number, factor));
+  }
+  step.settled = true;
+}
+
+/// Under the mutex: the step's updates are not made. What the ring has read is as good for the next one.
+void OptimizerStream::cancel(const Step& step) {
+  for (UnitState& state : units_) {
+    if (!state.job || state.job->step.get() != &step) continue;
+    state.job.reset();
+    --pending_;
+  }
+  done_.notify_all();
+}
+
+void OptimizerStream::update_chunk(Slot& slot, const Job& job) {
+  const cpu_adam::Gradient gradient = gradients_.gradient(slot.chunk.unit, job.generation);
+  const auto work = [this, chunk = slot.chunk, gradient, step = job.step] {
+    if (!update_with(chunk, gradient, step->coefficients, step->number)) return;
+    throw Error(ErrorKind::numerics,
+                fmt::format("a weight or moment is no longer finite after step {}", step->number),
+                {.hint = "lower the learning rate, or set gradient_clipping"});
+  };
+  if (site_ == Site::device) {
+    context_.stream(Lane::compute).call("adam", work, slot.chunk.unit);
+    return;
+  }
+  TraceSpan span(context_.trace, Lane::adam, "adam", slot.chunk.unit,
+                 context_.sizes.record.bytes(slot.chunk.state));
+  work();
+}
+
+bool OptimizerStream::update_with(const Chunk& chunk, cpu_adam::Gradient gradient,
+                                  std::span<const UpdateCoefficients> coefficients, std::int64_t step) const {
   std::vector<cpu_adam::UpdateSegment> segments;
   for (const int index : context_.unit(chunk.unit).parameters) {
     const Layout::Parameter& p = context_.layout.parameters()[static_cast<std::size_t>(index)];
@@ -138,149 +414,32 @@ bool OptimizerStream::update_chunk(const Chunk& chunk, const GradientStream& gra
                                   .element = begin - p.offset}});
   }
   return cpu_adam::update(context_.isa, context_.workers, chunk.planes(context_.sizes),
-                          cpu_adam::advance(gradients.gradient(chunk.unit), chunk.first), segments);
+                          cpu_adam::advance(gradient, chunk.first), segments);
 }
 
-void OptimizerStream::pass(Site site, const std::vector<Chunk>& chunks, bool changes, const Visit& body) {
-  const std::size_t ahead = slots_.size() - 1;  // chunks whose reads are on their way while one is worked on
-  const auto slot_of = [&](std::size_t i) -> Slot& { return slots_[i % slots_.size()]; };
-  try {
-    for (std::size_t i = 0; i < std::min(ahead, chunks.size()); ++i) start(site, slot_of(i), chunks[i]);
-    for (std::size_t i = 0; i < chunks.size(); ++i) {
-      Slot& slot = slot_of(i);
-      bring(site, slot);
-      if (site == Site::device) {
-        Stream& compute = context_.stream(Lane::compute);
-        compute.call(
-            "adam", [&] { body(slot.chunk); }, slot.chunk.unit);
-        compute.synchronize();
-      } else {
-        TraceSpan span(context_.trace, Lane::adam, "adam", slot.chunk.unit,
-                       context_.sizes.record.bytes(slot.chunk.state));
-        body(slot.chunk);
-      }
-      if (changes) take_home(site, slot);
-      if (i + ahead < chunks.size()) start(site, slot_of(i + ahead), chunks[i + ahead]);
-    }
-    for (Slot& slot : slots_) wait(slot.writes, Lane::write, slot.chunk, 0);
-  } catch (...) {
-    // The kernel may still be writing into the slots; nothing leaves here before it has stopped.
-    for (Slot& slot : slots_) {
-      for (auto* tickets : {&slot.reads, &slot.writes}) {
-        for (const aio::Ticket ticket : *tickets) {
-          try {
-            swap_->queue().wait(ticket);
-          } catch (const std::exception&) {
-            // The first error is on its way out already.
-          }
-        }
-        tickets->clear();
-      }
-    }
-    throw;
-  }
+/// Under the mutex.
+void OptimizerStream::finish_unit(int unit) {
+  UnitState& state = units_[static_cast<std::size_t>(unit)];
+  state.job.reset();
+  state.committed = false;
+  --pending_;
+  done_.notify_all();
 }
 
-/// Gives the slot to a chunk and starts its reads.
-void OptimizerStream::start(Site site, Slot& slot, const Chunk& chunk) {
-  wait(slot.writes, Lane::write, slot.chunk, 0);
-  slot.chunk = chunk;
-  const Where at = where(chunk);
-  Store& weights = parameters_.store();
-  const bool weights_visible = weights.tier() == (site == Site::host ? Tier::host : Tier::device);
-  const bool record_visible = records_.tier() == (site == Site::host ? Tier::host : Tier::device);
-  slot.chunk.high = weights_visible      ? weights.at(at.high_offset)
-                    : site == Site::host ? slot.host_high
-                                         : slot.device_high;
-  slot.chunk.record = at.record_bytes == 0 ? nullptr  // a chunk of frozen parameters has no record
-                      : record_visible     ? records_.at(at.record_offset)
-                                           : slot.host_record;
-  if (weights.tier() == Tier::nvme) {
-    slot.reads.push_back(weights.read(at.high_offset, slot.host_high, round_up(at.high_bytes, kBlockBytes)));
+/// All slots are free afterwards, and nothing is committed.
+void OptimizerStream::empty_ring() {
+  while (!ring_.empty()) {
+    mover_.drop(*ring_.front());
+    free_.push_back(ring_.front());
+    ring_.pop_front();
   }
-  if (records_.tier() == Tier::nvme && at.record_bytes > 0) {
-    slot.reads.push_back(
-        records_.read(at.record_offset, slot.host_record, round_up(at.record_bytes, kBlockBytes)));
+  for (; !leaving_.empty(); leaving_.pop_front()) {
+    mover_.retire(*leaving_.front());
+    free_.push_back(leaving_.front());
   }
-}
-
-/// Waits for the reads and copies what lies on the other side of the bus.
-void OptimizerStream::bring(Site site, Slot& slot) {
-  const Where at = where(slot.chunk);
-  const int unit = slot.chunk.unit;
-  wait(slot.reads, Lane::read, slot.chunk, at.record_bytes);
-  const Tier weights = parameters_.store().tier();
-  if (site == Site::host && weights == Tier::device) {
-    copy(Lane::copy_down, slot.host_high, parameters_.store().at(at.high_offset), at.high_bytes, "high", unit);
-  }
-  if (site == Site::device && weights != Tier::device) {
-    copy(Lane::copy_up, slot.device_high,
-         weights == Tier::host ? parameters_.store().at(at.high_offset) : slot.host_high, at.high_bytes, "high",
-         unit);
-  }
-  if (site == Site::host && records_.tier() == Tier::device) {
-    copy(Lane::copy_down, slot.host_record, records_.at(at.record_offset), at.record_bytes, "record", unit);
-  }
-  trace_move(slot.chunk, site, /*home=*/false);
-}
-
-/// The opposite of start and bring.
-void OptimizerStream::take_home(Site site, Slot& slot) {
-  const Where at = where(slot.chunk);
-  const int unit = slot.chunk.unit;
-  Store& weights = parameters_.store();
-  if (site == Site::host && weights.tier() == Tier::device) {
-    copy(Lane::copy_up, weights.at(at.high_offset), slot.host_high, at.high_bytes, "high", unit);
-  }
-  if (site == Site::device && weights.tier() != Tier::device) {
-    copy(Lane::copy_down, weights.tier() == Tier::host ? weights.at(at.high_offset) : slot.host_high,
-         slot.device_high, at.high_bytes, "high", unit);
-  }
-  if (site == Site::host && records_.tier() == Tier::device) {
-    copy(Lane::copy_up, records_.at(at.record_offset), slot.host_record, at.record_bytes, "record", unit);
-  }
-  if (weights.tier() == Tier::nvme) {
-    slot.writes.push_back(weights.write(at.high_offset, slot.host_high, round_up(at.high_bytes, kBlockBytes)));
-  }
-  if (records_.tier() == Tier::nvme && at.record_bytes > 0) {
-    slot.writes.push_back(
-        records_.write(at.record_offset, slot.host_record, round_up(at.record_bytes, kBlockBytes)));
-  }
-  trace_move(slot.chunk, site, /*home=*/true);
-}
-
-void OptimizerStream::wait(std::vector<aio::Ticket>& tickets, Lane lane, const Chunk& chunk,
-                           std::int64_t bytes) {
-  if (tickets.empty()) return;
-  TraceSpan span(context_.trace, lane, lane == Lane::read ? "read chunk" : "write chunk", chunk.unit, bytes);
-  while (!tickets.empty()) {
-    const aio::Ticket ticket = tickets.back();
-    tickets.pop_back();
-    swap_->queue().wait(ticket);
-  }
-}
-
-/// Records that what of the chunk is not at home where the work is done has come there, or has gone home.
-void OptimizerStream::trace_move(const Chunk& chunk, Site site, bool home) const {
-  if (context_.trace == nullptr) return;
-  const Where at = where(chunk);
-  const auto unit = static_cast<std::size_t>(chunk.unit);
-  const Tier there = site == Site::host ? Tier::host : Tier::device;
-  const auto move = [&](std::string_view kind, std::uint64_t buffer, Tier home_tier, std::int64_t bytes) {
-    if (home_tier == there || bytes == 0) return;
-    context_.trace_buffer(BufferAction::move, buffer, chunk.unit, kind, home ? home_tier : there, bytes,
-                          home ? "write chunk" : "read chunk");
-  };
-  move("high", weight_buffers_[unit], parameters_.store().tier(), at.high_bytes);
-  move("record", record_buffers_[unit], records_.tier(), at.record_bytes);
-}
-
-void OptimizerStream::copy(Lane lane, void* destination, const void* source, std::int64_t bytes,
-                           std::string_view name, int unit) {
-  if (bytes == 0) return;
-  Stream& stream = context_.stream(lane);
-  stream.copy(destination, source, bytes, name, unit);
-  stream.synchronize();
+  to_start_.clear();
+  const Lock lock(mutex_);
+  for (UnitState& state : units_) state.committed = false;
 }
 
 }  // namespace spillway

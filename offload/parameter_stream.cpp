@@ -255,13 +255,7 @@ void ParameterStream::release(int unit, int index) noexcept {
 
 void ParameterStream::invalidate(int unit) {
   for (Slot& slot : slots_) {
-    if (slot.unit != unit) continue;
-    slot.unit = -1;
-    // From host memory it is copied where it is at home, and where it is about to change.
-    if (store_.tier() == Tier::host && !slot.filled.passed()) {
-      const TraceWait wait(context_.trace, Waiter::compute, Lane::copy_up, unit);
-      slot.filled.wait();
-    }
+    if (slot.unit == unit) slot.unit = -1;
   }
   for (Staging& staging : staging_) {
     if (staging.unit != unit) continue;

@@ -39,14 +39,16 @@ class ParameterStream {
   /// (io) where it cannot be read. Inside a step, what comes after it is read ahead.
   View gather(int unit, bool in_step, const IsCurrent& is_current);
   void release(int unit, int slot) noexcept;
-  /// The unit's parameters are about to be changed in the store: what slots hold of it is stale. Waits for what
-  /// is on its way from there; throws its Error.
+  /// The unit's parameters will be changed in the store when the compute stream is through with what it was
+  /// given for them: what slots hold of it is stale. Waits for reads that are under way; throws their Error.
   void invalidate(int unit);
   /// Starts what can be read for this iteration without having to read anything more for it.
   void prefetch(const IsCurrent& is_current);
   /// What was gathered inside the step is what the next iteration is expected to gather.
   void end_iteration();
 
+  /// Whether the open iteration may gather the unit once more: so the record says, or there is none.
+  bool is_expected_again(int unit) const { return schedule_.is_expected_again(unit); }
   /// All units in the order of their next gather in the coming iteration, then those that are not gathered;
   /// before an iteration has ended, in the layout's order. Valid until end_iteration().
   const std::vector<int>& next_use_order() const { return schedule_.order(); }

@@ -61,6 +61,14 @@ const std::vector<std::string>& activation_directories(const Config& config) {
   return config.parameter_nvme_paths.empty() ? config.optimizer_nvme_paths : config.parameter_nvme_paths;
 }
 
+bool sums_before_moving(const Config& config) {
+  return config.accumulation_order == AccumulationOrder::layer && config.accumulation > 1;
+}
+
+int gradient_generations(const Config& config) {
+  return config.delayed_update ? 2 : 1;
+}
+
 namespace {
 
 /// What checksums occupy: one for each write of a chunk, or, with several directories, for each part of it.
@@ -123,7 +131,7 @@ Plan plan_with(const Layout& layout, const Config& config, const Room& room) {
     weights += unit.elements * sizes.weight_bytes;
     weights_in_file += round_up(unit.elements * sizes.weight_bytes, kBlockBytes);
     records += chunks.unit_record_bytes(unit, sizes);
-    gradients += planes.bytes;
+    gradients += gradient_generations(config) * planes.bytes;
     if (planes.is_sum) largest_sum = std::max(largest_sum, unit.trainable);
   }
   const bool update_on_device = config.optimizer_tier == Tier::device;
@@ -145,6 +153,7 @@ Plan plan_with(const Layout& layout, const Config& config, const Room& room) {
     if (config.parameter_tier != Tier::device) plan.device.add("update slots", weight_slots);
   } else {
     plan.device.add("gradient wire", kStagingSlots * layout.largest_trainable() * sizes.weight_bytes);
+    if (sums_before_moving(config)) plan.device.add("gradient sums", kStagingSlots * largest_sum * 4);
   }
 
   if (config.parameter_tier == Tier::host) plan.host.add("parameters", weights);
@@ -161,7 +170,8 @@ Plan plan_with(const Layout& layout, const Config& config, const Room& room) {
   plan.host.add("resident records", resident);
   if (!update_on_device) {
     plan.host.add("gradients", gradients);
-    plan.host.add("gradient staging", kStagingSlots * largest_sum * sizes.weight_bytes);
+    if (!sums_before_moving(config))
+      plan.host.add("gradient staging", kStagingSlots * largest_sum * sizes.weight_bytes);
   }
   plan.host.add("norm sums", cpu_adam::norm_blocks(layout.largest_trainable()) * 8);
   plan.host.add("conversion", kConversionElements * 4);
@@ -204,11 +214,17 @@ int wanted_update_slots(const Config& config, const Chunks& chunks) {
 
 }  // namespace
 
-Room::Room(const Layout& layout, const Config& config) {
+Room Room::least(const Layout& layout) {
+  Room room;
+  room.parameter_slots = layout.options().live_units;
+  room.parameter_cache_slots = kStagingSlots;
+  room.activation_slots = ActivationBytes(layout).nvme_slots > 0 ? 1 : 0;
+  return room;
+}
+
+Room::Room(const Layout& layout, const Config& config) : Room(least(layout)) {
   const StateSizes sizes(config);
   const Chunks chunks(layout, sizes);
-  parameter_slots = layout.options().live_units;
-  parameter_cache_slots = kStagingSlots;
   const auto device_fits = [&] {
     return config.device_memory < 0 || plan_with(layout, config, *this).device.total() <= config.device_memory;
   };
@@ -231,9 +247,9 @@ Room::Room(const Layout& layout, const Config& config) {
       layout.units().size() > static_cast<std::size_t>(parameter_slots))
     grow(parameter_slots, parameter_slots + 1, device_fits);
   const std::int64_t moved = ActivationBytes(layout).nvme_slots;
-  activation_slots = static_cast<int>(std::min<std::int64_t>(moved, 1));
   grow(activation_slots, std::min<std::int64_t>(moved, kActivationSlots), host_fits);
-  grow(update_slots, wanted_update_slots(config, chunks), host_fits);
+  grow(update_slots, std::min<std::int64_t>(wanted_update_slots(config, chunks), record_chunks(layout, chunks)),
+       [&] { return host_fits() && device_fits(); });
 
   // A byte of a record that stays is neither read nor written; one of a parameter saves at most one read: so
   // records come first.
@@ -261,6 +277,10 @@ Plan make_plan(const Layout& layout, const Config& config) {
   return plan_with(layout, config, Room(layout, config));
 }
 
+Plan least_plan(const Layout& layout, const Config& config) {
+  return plan_with(layout, config, Room::least(layout));
+}
+
 namespace {
 
 std::string describe(const TierPlan& plan) {
@@ -280,7 +300,7 @@ std::string smallest_placement(const Layout& layout, const Config& config, Tier 
       Config other = config;
       other.parameter_tier = parameters;
       other.optimizer_tier = optimizer;
-      const std::int64_t bytes = make_plan(layout, other).of(tier).total();
+      const std::int64_t bytes = least_plan(layout, other).of(tier).total();
       if (smallest >= 0 && bytes >= smallest) continue;
       smallest = bytes;
       words = fmt::format("{} ({} bytes) with --offload-parameters {} --offload-optimizer {}",
@@ -329,7 +349,10 @@ bool fits(const Plan& plan, const Limits& limits) {
                                     within(plan.nvme.bytes_of("optimizer records"), limits.optimizer_drive));
 }
 
-void check_plan(const Layout& layout, const Config& config, const Limits& limits) {
+void check_plan(const Layout& layout, const Config& given, const Limits& limits) {
+  Config config = given;  // what is left open takes what the limits leave
+  if (limits.device >= 0) config.device_memory = limits.device;
+  if (limits.host >= 0) config.host_memory = limits.host;
   const Plan plan = make_plan(layout, config);
   check_tier(layout, config, plan, Tier::device, limits.device);
   check_tier(layout, config, plan, Tier::host, limits.host);

@@ -57,6 +57,11 @@ struct ActivationBytes {
   std::int64_t staging = 0;     ///< of the largest of them, in host memory on its way
 };
 
+/// Micro-batches of a unit come in a row, so that their gradients are added up on the device and moved once.
+bool sums_before_moving(const Config& config);
+/// Copies of the gradients: two where one waits to be applied while the next one lands.
+int gradient_generations(const Config& config);
+
 /// Well away from powers of two: where the planes of a record are such a distance apart, their lines meet in
 /// the same banks of memory, and the update runs at two thirds of its speed.
 constexpr std::int64_t kChunkElements = 112 * 2048;
@@ -75,6 +80,8 @@ const std::vector<std::string>& activation_directories(const Config& config);
 /// room for it. A pure function, as the plan, which counts it.
 struct Room {
   Room(const Layout& layout, const Config& config);
+  /// Without which there is no run.
+  static Room least(const Layout& layout);
 
   int update_slots = kLeastUpdateSlots;  ///< chunks under way in the update
   /// Of a unit's size, on the device: the layout's live_units, and one that is filled while those are in use.
@@ -86,6 +93,9 @@ struct Room {
   int activation_slots = 0;
   /// Records of NVMe that stay in host memory: these many of all chunks, evenly spread.
   std::int64_t resident_chunks = 0;
+
+ private:
+  Room() = default;
 };
 
 /// Whether chunk `index` of `all` is one of the `resident` ones, which are spread evenly.
@@ -93,6 +103,8 @@ bool is_resident(std::int64_t index, std::int64_t all, std::int64_t resident);
 
 /// Bytes by name and tier of the whole run: a pure function of its arguments.
 Plan make_plan(const Layout& layout, const Config& config);
+/// The same with the least room: what budgets must hold at least.
+Plan least_plan(const Layout& layout, const Config& config);
 
 /// Bytes that a run may use; negative: no limit.
 struct Limits {

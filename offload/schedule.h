@@ -54,6 +54,10 @@ class Schedule {
   /// The first place of `unit` at or after `from`, in the record repeated for ever; kNever where there is none.
   std::int64_t next_use(int unit, std::int64_t from) const;
   std::int64_t next_use(int unit) const { return next_use(unit, cursor_); }
+  /// Whether the record has the unit at the cursor or behind it; without a record it may come.
+  bool is_expected_again(int unit) const {
+    return record_.size() == 0 || record_.next(unit, cursor_) != kNever;
+  }
   /// All units in the order of their first place in the record, then those without one; without a record all,
   /// ascending.
   const std::vector<int>& order() const { return order_; }

@@ -4,6 +4,7 @@
 #include "../core/config.h"
 #include "../core/device.h"
 #include "../core/error.h"
+#include "../core/trace.h"
 #include "drive_speed.h"
 #include "engine.h"
 
@@ -43,6 +44,21 @@ std::optional<std::string> shared_drive(const aio::Volume& volume) {
   return std::nullopt;
 }
 
+std::uint64_t label_of(Purpose purpose) {
+  return static_cast<std::uint64_t>(purpose.kind) << 32 | static_cast<std::uint32_t>(purpose.unit);
+}
+
+void add_span(Trace& trace, const aio::TransferTiming& timing) {
+  constexpr std::string_view kNames[] = {"transfer", "record", "high", "parameters", "gradient", "activation"};
+  const std::int64_t now = trace.now_ns();
+  trace.add(Span{.lane = timing.direction == aio::Direction::read ? Lane::read : Lane::write,
+                 .name = std::string(kNames[timing.label >> 32]),
+                 .unit = static_cast<int>(static_cast<std::uint32_t>(timing.label)),
+                 .begin_ns = now - static_cast<std::int64_t>(timing.seconds * 1e9),
+                 .end_ns = now,
+                 .bytes = timing.bytes});
+}
+
 void add_once(std::vector<std::string>& lines, const std::vector<std::string>& more) {
   for (const std::string& line : more) {
     if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
@@ -79,7 +95,7 @@ Swap::Count::~Count() {
 }
 
 Swap::Swap(Budget& nvme, Budget& host, const std::vector<Request>& requests, const SwapOptions& options,
-           std::int64_t checksum_bytes)
+           std::int64_t checksum_bytes, Trace* trace)
     : block_bytes_(options.block_bytes), regions_(requests.size()) {
   reserve(requests, options);
   for (const Request& request : requests)
@@ -96,7 +112,10 @@ Swap::Swap(Budget& nvme, Budget& host, const std::vector<Request>& requests, con
                .sqpoll = options.sqpoll,
                .iopoll = options.iopoll},
       .block_bytes = options.block_bytes,
-      .faults = options.faults});
+      .faults = options.faults,
+      .on_transfer = trace == nullptr
+                         ? std::function<void(const aio::TransferTiming&)>()
+                         : [trace](const aio::TransferTiming& timing) { add_span(*trace, timing); }});
   for (const Space& space : spaces_) queue_->register_volume(space.volume);
 }
 
@@ -207,12 +226,12 @@ Swap& Store::swap() const {
   return *swap_;
 }
 
-aio::Ticket Store::read(std::int64_t offset, std::byte* destination, std::int64_t bytes) {
-  return swap().queue().read(*region_.volume, region_.offset + offset, destination, bytes);
+aio::Ticket Store::read(std::int64_t offset, std::byte* destination, std::int64_t bytes, Purpose purpose) {
+  return swap().queue().read(*region_.volume, region_.offset + offset, destination, bytes, label_of(purpose));
 }
 
-aio::Ticket Store::write(std::int64_t offset, const std::byte* source, std::int64_t bytes) {
-  return swap().queue().write(*region_.volume, region_.offset + offset, source, bytes);
+aio::Ticket Store::write(std::int64_t offset, const std::byte* source, std::int64_t bytes, Purpose purpose) {
+  return swap().queue().write(*region_.volume, region_.offset + offset, source, bytes, label_of(purpose));
 }
 
 }  // namespace spillway

@@ -18,6 +18,7 @@
 namespace spillway {
 
 class Device;
+class Trace;
 struct Config;
 struct IoReport;
 
@@ -36,8 +37,15 @@ struct SwapOptions {
 /// Throws Error (configuration) where spillway.io_faults cannot be read.
 SwapOptions swap_options(const Config& config);
 
+/// What a transfer carries, for the trace.
+struct Purpose {
+  enum class Kind : std::uint8_t { other, record, high, parameters, gradient, activation };
+  Kind kind = Kind::other;
+  int unit = -1;
+};
+
 /// Swap space of one rank: a volume for each list of directories, reserved at once, and the queue that all
-/// transfers go through. Used by the engine's calling thread.
+/// transfers go through.
 class Swap {
  public:
   struct Region {
@@ -52,8 +60,9 @@ class Swap {
 
   /// Requests for the same directories share a volume. `checksum_bytes` are counted in the host's budget for
   /// what checksums occupy. Throws Error (io, resources).
+  /// Each transfer becomes a span of its lane in the trace, from its call to its landing.
   Swap(Budget& nvme, Budget& host, const std::vector<Request>& requests, const SwapOptions& options,
-       std::int64_t checksum_bytes);
+       std::int64_t checksum_bytes, Trace* trace = nullptr);
   ~Swap();
   Swap(const Swap&) = delete;
   Swap& operator=(const Swap&) = delete;
@@ -140,8 +149,8 @@ class Store {
   /// Address of the byte at `offset`: device or host memory. std::logic_error on NVMe.
   std::byte* at(std::int64_t offset) const;
   /// Start a transfer between the region and host memory, all multiples of 4 KiB. std::logic_error elsewhere.
-  aio::Ticket read(std::int64_t offset, std::byte* destination, std::int64_t bytes);
-  aio::Ticket write(std::int64_t offset, const std::byte* source, std::int64_t bytes);
+  aio::Ticket read(std::int64_t offset, std::byte* destination, std::int64_t bytes, Purpose purpose = {});
+  aio::Ticket write(std::int64_t offset, const std::byte* source, std::int64_t bytes, Purpose purpose = {});
 
  private:
   Swap& swap() const;

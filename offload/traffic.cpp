@@ -48,7 +48,7 @@ std::optional<Config> cheapest_placement(const Layout& layout, const Config& con
       other.parameter_tier = parameters;
       if (optimizer == Tier::nvme && other.optimizer_nvme_paths.empty()) continue;
       if (parameters == Tier::nvme && other.parameter_nvme_paths.empty()) continue;
-      const Plan plan = make_plan(layout, other);
+      const Plan plan = least_plan(layout, other);
       if (!fits(plan, limits)) continue;
       const StepTraffic traffic = step_traffic(layout, other);
       const std::tuple cost(traffic.nvme_written + traffic.nvme_read, traffic.copied, plan.host.total());

@@ -44,8 +44,8 @@ inline toy::Run make_run(Tier parameters, Tier optimizer, const Directory& direc
   return run;
 }
 
-inline std::int64_t make_plan_total(const toy::Run& run, Tier tier) {
-  return make_plan(toy::layout(), run.config).of(tier).total();
+inline std::int64_t least_plan_total(const toy::Run& run, Tier tier) {
+  return least_plan(toy::layout(), run.config).of(tier).total();
 }
 
 inline void expect_same(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b,

@@ -196,7 +196,7 @@ TEST_P(Io, ChecksumsStayWithinWhatIsPlannedForThem) {
     EXPECT_EQ(make_plan(toy::layout(), run.config).host.bytes_of("checksums"), 0);
     run.config.checksums = true;
     const std::int64_t planned = make_plan(toy::layout(), run.config).host.bytes_of("checksums");
-    run.config.host_memory = make_plan_total(run, Tier::host);
+    run.config.host_memory = least_plan_total(run, Tier::host);
     toy::Trainer trainer(run);
     for (int step = 0; step < 3; ++step) {
       trainer.step();

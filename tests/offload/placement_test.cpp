@@ -77,8 +77,8 @@ TEST_P(Placements, PeaksEqualThePlanByName) {
     toy::Run run = make_run(parameters(), optimizer(), directory);
     run.config.accumulation = micro_batches;
     run.config.state_format = format;
-    run.device_memory = make_plan_total(run, Tier::device);
-    run.config.host_memory = make_plan_total(run, Tier::host);
+    run.device_memory = least_plan_total(run, Tier::device);
+    run.config.host_memory = least_plan_total(run, Tier::host);
     toy::Trainer trainer(run);
     trainer.step();
     trainer.step();
@@ -96,7 +96,7 @@ TEST_P(Placements, RefuseOneByteLessThanThePlanBeforeAnythingIsAllocated) {
   toy::Run run = make_run(parameters(), optimizer(), directory);
   for (const Tier tier : {Tier::device, Tier::host}) {
     toy::Run small = run;
-    const std::int64_t needed = make_plan_total(run, tier);
+    const std::int64_t needed = least_plan_total(run, tier);
     (tier == Tier::device ? small.device_memory : small.config.host_memory) = needed - 1;
     HostDevice device({small.device_memory, 1});
     SingleRankCommunicator communicator;
@@ -256,8 +256,10 @@ TEST_P(Placements, MoveTheBytesOfTheFormatAndNoMore) {
     run.config.state_format = format;
     toy::Trainer trainer(run);
     trainer.step();
+    trainer.engine->drain();
     const EngineCounters before = trainer.engine->counters();
     trainer.step();
+    trainer.engine->drain();
     const EngineCounters after = trainer.engine->counters();
     const Layout& layout = trainer.engine->layout();
     std::int64_t updated = 0, gathered = 0;

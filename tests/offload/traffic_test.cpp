@@ -57,7 +57,7 @@ class Cheapest : public testing::Test {
     Config config = config_;
     config.parameter_tier = parameters;
     config.optimizer_tier = optimizer;
-    return make_plan(layout_, config).of(tier).total();
+    return least_plan(layout_, config).of(tier).total();
   }
   Layout layout_{{{"a", {{"a", {1 << 20}}}}, {"b", {{"b", {1 << 20}}}}, {"c", {{"c", {1 << 20}}}}},
                  {.live_units = 1}};
