@@ -135,7 +135,7 @@ Event ActivationStream::save(int index, const void* source) {
     staging->lane = Lane::write;
     // Once the copy is done, and by its stream, so that nobody waits for it.
     down.call("begin write", [this, staging, offset = to.offset, bytes = round_up(to.bytes, kBlockBytes)] {
-      staging->transfer = store_.write(offset, staging->data, bytes);
+      staging->transfer = store_.write(offset, staging->data, bytes, {Purpose::Kind::activation, -1});
     });
     staging->filled = down.record();
   }
@@ -146,7 +146,8 @@ Event ActivationStream::save(int index, const void* source) {
 void ActivationStream::start_read(Staging& staging, int index) {
   const Slot& from = slots_[static_cast<std::size_t>(index)];
   staging.lane = Lane::read;
-  staging.transfer = store_.read(from.offset, staging.data, round_up(from.bytes, kBlockBytes));
+  staging.transfer = store_.read(from.offset, staging.data, round_up(from.bytes, kBlockBytes),
+                                 {Purpose::Kind::activation, -1});
 }
 
 Event ActivationStream::load(int index, void* destination, const Event& free) {

@@ -15,6 +15,7 @@
 #include <exception>
 #include <optional>
 #include <stdexcept>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -54,6 +55,7 @@ struct Engine::State {
       : config(on_device(c, d)),
         layout(l),
         device(d),
+        trace(t),
         plan(checked_plan(config, l, communicator)),
         host(Tier::host, c.host_memory),
         nvme(Tier::nvme),
@@ -184,6 +186,7 @@ struct Engine::State {
   const Config config;
   const Layout layout;
   Device& device;
+  Trace* const trace;
   const Plan plan;
   Budget host, nvme;
   Workers workers;
@@ -201,7 +204,8 @@ struct Engine::State {
   std::vector<bool> submitted;    ///< units whose update has been handed over in the open step
   const std::function<bool(int)> is_current = [this](int unit) { return optimizer->is_current(unit); };
   bool in_step = false;
-  bool busy = false;  ///< a call is in progress: its source or sink must not call again
+  bool is_backward = false;  ///< the step has opened its first gradient
+  bool busy = false;         ///< a call is in progress: its source or sink must not call again
   std::exception_ptr failure;
 };
 
@@ -314,6 +318,7 @@ void Engine::begin_step(const StepOptions& options) {
     s.gradients->begin_step(options.micro_batches, s.generation);
     s.optimizer->begin_step(s.step, !s.config.delayed_update || s.delayed != nullptr);
     s.in_step = true;
+    s.is_backward = false;
     s.parameters->prefetch(s.is_current);
   });
 }
@@ -348,6 +353,9 @@ UnitGradient Engine::gradient(int unit, int use) {
     result.layout_ = &s.layout;
     result.unit_ = unit;
     result.data_ = s.gradients->open(unit, use);
+    if (s.trace != nullptr && !std::exchange(s.is_backward, true)) {
+      s.device.stream(Lane::compute).call("backward", [trace = s.trace] { trace->mark_backward(); });
+    }
     return result;
   });
 }

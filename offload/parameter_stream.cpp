@@ -189,8 +189,7 @@ void ParameterStream::read_ahead(const IsCurrent& is_current, const Staging* nee
   if (store_.tier() != Tier::nvme) return;
   const Fills& coming = fills();
   std::vector<HostSlot> slots;
-  for (Staging& staging : staging_) {
-    note_landed(staging);
+  for (const Staging& staging : staging_) {
     slots.push_back({.unit = staging.unit,
                      .free = !staging.is_reading && &staging != needed && staging.emptied.passed(),
                      .since = staging.used_at});
@@ -201,23 +200,11 @@ void ParameterStream::read_ahead(const IsCurrent& is_current, const Staging* nee
 
 void ParameterStream::start_read(Staging& staging, int unit) {
   staging.unit = -1;  // unless it can be started
-  if (context_.trace != nullptr) staging.began_ns = context_.trace->now_ns();
-  staging.ticket = store_.read(offset(unit), staging.data, round_up(bytes(unit), kBlockBytes));
+  staging.ticket = store_.read(offset(unit), staging.data, round_up(bytes(unit), kBlockBytes),
+                               {Purpose::Kind::parameters, unit});
   staging.unit = unit;
   staging.is_reading = true;
   ++reads_;
-}
-
-/// Puts a read into the trace as soon as it is seen to have landed.
-void ParameterStream::note_landed(Staging& staging) {
-  if (staging.began_ns < 0 || !staging.is_reading || !swap_->queue().done(staging.ticket)) return;
-  context_.trace->add(Span{.lane = Lane::read,
-                           .name = "parameters",
-                           .unit = staging.unit,
-                           .begin_ns = staging.began_ns,
-                           .end_ns = context_.trace->now_ns(),
-                           .bytes = round_up(bytes(staging.unit), kBlockBytes)});
-  staging.began_ns = -1;
 }
 
 /// Returns when nothing is on its way into the slot.
@@ -236,7 +223,6 @@ void ParameterStream::finish_read(Staging& staging) {
     staging.unit = -1;
     throw;
   }
-  note_landed(staging);
   staging.is_reading = false;
 }
 

@@ -80,8 +80,7 @@ class ParameterStream {
     int unit = -1;            ///< whose parameters it holds or is being filled with, -1: none
     bool is_reading = false;  ///< and nobody has waited for it yet
     aio::Ticket ticket;
-    std::int64_t began_ns = -1;  ///< of the read, -1: is in the trace, or there is none
-    Event emptied;               ///< on the copy stream: after it, the contents may be overwritten
+    Event emptied;  ///< on the copy stream: after it, the contents may be overwritten
     std::uint64_t used_at = 0;
   };
 
@@ -95,7 +94,6 @@ class ParameterStream {
   Staging& stage(int unit);
   void read_ahead(const IsCurrent& is_current, const Staging* needed);
   void start_read(Staging& staging, int unit);
-  void note_landed(Staging& staging);
   void finish_read(Staging& staging);
 
   const Context& context_;
