@@ -65,7 +65,7 @@ class Stream {
 };
 
 /// One device of one rank. Owns a stream for each lane that needs one: compute, communicate, copy_down,
-/// copy_up.
+/// copy_up, and a second one for the last two.
 class Device {
  public:
   virtual ~Device() = default;
@@ -80,6 +80,10 @@ class Device {
 
   /// lane: compute, communicate, copy_down or copy_up; std::logic_error for another.
   virtual Stream& stream(Lane lane) = 0;
+
+  /// A second stream of the lane copy_down or copy_up, for what goes on beside the passes: a copy there does
+  /// not queue behind those that wait for the compute stream. std::logic_error for another lane.
+  virtual Stream& side_stream(Lane lane) = 0;
 
   /// Throws the first error of any stream, again and again.
   virtual void check() = 0;

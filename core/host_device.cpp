@@ -229,7 +229,8 @@ struct HostDevice::State {
       : budget(Tier::device, options.memory), workers(options.threads, options.processors) {
     budget.set_trace(trace);
     // One by one: where a thread is refused, the streams that are there end theirs.
-    constexpr std::array kQueues{Lane::compute, Lane::communicate, Lane::copy_down, Lane::copy_up};
+    constexpr std::array kQueues{Lane::compute, Lane::communicate, Lane::copy_down,
+                                 Lane::copy_up, Lane::copy_down,   Lane::copy_up};
     try {
       for (std::size_t i = 0; i < streams.size(); ++i) {
         const bool copies = kQueues[i] == Lane::copy_down || kQueues[i] == Lane::copy_up;
@@ -247,7 +248,7 @@ struct HostDevice::State {
   Budget budget;
   Workers workers;
   FirstError error;
-  std::array<std::unique_ptr<QueueStream>, 4> streams;
+  std::array<std::unique_ptr<QueueStream>, 6> streams;  ///< the last two: side streams
 };
 
 HostDevice::HostDevice(const HostDeviceOptions& options, Trace* trace)
@@ -267,6 +268,12 @@ HostStream& HostDevice::stream(Lane lane) {
     if (stream->lane() == lane) return *stream;
   }
   throw std::logic_error("HostDevice: this lane is not a stream of a device");
+}
+
+HostStream& HostDevice::side_stream(Lane lane) {
+  if (lane != Lane::copy_down && lane != Lane::copy_up)
+    throw std::logic_error("HostDevice: only copies have a side stream");
+  return *state_->streams[lane == Lane::copy_down ? 4 : 5];
 }
 
 void HostDevice::check() {

@@ -40,6 +40,7 @@ class HostDevice final : public Device {
   Memory allocate(std::string_view name, std::int64_t bytes) override;
   bool host_addressable() const override { return true; }
   HostStream& stream(Lane lane) override;
+  HostStream& side_stream(Lane lane) override;
   void check() override;
   void synchronize() override;
 

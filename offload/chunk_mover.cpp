@@ -142,7 +142,7 @@ void ChunkMover::start(Site site, Slot& slot, const Chunk& chunk) {
                                         {Purpose::Kind::record, chunk.unit}));
   }
   if (site == Site::device) return;
-  Stream& down = context_.stream(Lane::copy_down);
+  Stream& down = context_.device.side_stream(Lane::copy_down);
   const bool copies_record = record_on_device && at.record_bytes > 0;
   if (weights.tier() == Tier::device)
     down.copy(slot.host_high, weights.at(at.high_offset), at.high_bytes, "high", chunk.unit);
@@ -157,7 +157,7 @@ void ChunkMover::bring(Slot& slot) {
   wait(slot.arrived, Lane::copy_down, unit);
   Store& weights = parameters_.store();
   if (slot.site == Site::device && weights.tier() != Tier::device) {
-    Stream& up = context_.stream(Lane::copy_up);
+    Stream& up = context_.device.side_stream(Lane::copy_up);
     up.copy(slot.device_high, weights.tier() == Tier::host ? weights.at(at.high_offset) : slot.host_high,
             at.high_bytes, "high", unit);
     context_.stream(Lane::compute).wait(up.record());
@@ -178,7 +178,7 @@ void ChunkMover::take_home(Slot& slot) {
     Stream& compute = context_.stream(Lane::compute);
     slot.gone = compute.record();
     if (weights.tier() != Tier::device) {
-      Stream& down = context_.stream(Lane::copy_down);
+      Stream& down = context_.device.side_stream(Lane::copy_down);
       down.wait(slot.gone);
       down.copy(weights.tier() == Tier::host ? weights.at(at.high_offset) : slot.host_high, slot.device_high,
                 at.high_bytes, "high", unit);
@@ -186,7 +186,7 @@ void ChunkMover::take_home(Slot& slot) {
     }
     if (weights.tier() == Tier::nvme) wait(slot.gone, Lane::copy_down, unit);
   } else {
-    Stream& up = context_.stream(Lane::copy_up);
+    Stream& up = context_.device.side_stream(Lane::copy_up);
     const bool copies_record = context_.config.optimizer_tier == Tier::device && at.record_bytes > 0;
     if (weights.tier() == Tier::device)
       up.copy(weights.at(at.high_offset), slot.host_high, at.high_bytes, "high", unit);

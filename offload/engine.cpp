@@ -218,6 +218,7 @@ Engine::~Engine() {
   for (const Lane lane : {Lane::compute, Lane::communicate, Lane::copy_down, Lane::copy_up}) {
     state_->device.stream(lane).record().wait();
   }
+  for (const Lane lane : {Lane::copy_down, Lane::copy_up}) state_->device.side_stream(lane).record().wait();
 }
 
 void Engine::load(int index, const Source& source) {

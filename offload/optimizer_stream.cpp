@@ -54,6 +54,7 @@ void OptimizerStream::begin_step(const std::shared_ptr<Step>& step, bool expecti
   {
     const Lock lock(mutex_);
     expecting_ = expecting;
+    new_arrivals_.clear();
     if (conditional_) {
       unsettled_.push_back(step);
     } else {

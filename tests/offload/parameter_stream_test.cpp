@@ -66,7 +66,7 @@ class Rig {
       swap_.emplace(
           nvme_, host_,
           std::vector<Swap::Request>{{"parameters", config_.parameter_nvme_paths, shape.units * in_file}},
-          swap_options(config_), 0);
+          swap_options(config_), 0, shape.trace);
     }
     stream_.emplace(*context_, swap_ ? &*swap_ : nullptr, swap_ ? swap_->region(0) : Swap::Region{});
     buffer_ = Memory(host_, "test", in_file);
