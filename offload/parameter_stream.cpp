@@ -155,7 +155,7 @@ void ParameterStream::fill(Slot& slot, int unit, bool in_step, const IsCurrent& 
   if (store_.tier() == Tier::host) {
     copy(store_.at(offset(unit)));
   } else {
-    Staging& staging = stage(unit);
+    Staging& staging = stage(unit, in_step);
     // What comes later is started before this is waited for, so that the drive has something to do meanwhile.
     if (in_step) read_ahead(is_current, &staging);
     finish_read(staging);
@@ -167,8 +167,9 @@ void ParameterStream::fill(Slot& slot, int unit, bool in_step, const IsCurrent& 
 }
 
 /// The host slot that holds the unit, or will when its read has landed.
-ParameterStream::Staging& ParameterStream::stage(int unit) {
-  const Fills& coming = fills();
+ParameterStream::Staging& ParameterStream::stage(int unit, bool in_step) {
+  // Outside a step what was foreseen is near enough, and much cheaper than to foresee it for every gather.
+  const Fills& coming = in_step ? fills() : fills_;
   FirstToLeave leaves;
   for (int i = 0; i < static_cast<int>(staging_.size()); ++i) {
     Staging& staging = staging_[static_cast<std::size_t>(i)];

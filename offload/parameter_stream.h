@@ -91,7 +91,7 @@ class ParameterStream {
   void follow(bool as_recorded, bool was_missing);
   const Fills& fills();
   void fill(Slot& slot, int unit, bool in_step, const IsCurrent& is_current);
-  Staging& stage(int unit);
+  Staging& stage(int unit, bool in_step);
   void read_ahead(const IsCurrent& is_current, const Staging* needed);
   void start_read(Staging& staging, int unit);
   void finish_read(Staging& staging);
