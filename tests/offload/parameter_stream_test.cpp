@@ -693,12 +693,12 @@ TEST(ParameterStream, TellsTheOrderOfTheComingIteration) {
   EXPECT_EQ(rig.stream().next_use_order(), (std::vector<int>{3, 1, 4, 0, 2}));
 }
 
-TEST(ParameterStream, TracesEachReadFromItsBeginUntilItIsSeenToHaveLanded) {
+TEST(ParameterStream, TracesEachReadAndWhoWaitsForIt) {
   Trace trace;
   std::int64_t reads = 0;
   {
     Rig rig(
-        {.units = 8, .device_slots = 3, .host_slots = 4, .faults = "delay=1,delay_us=300", .trace = &trace});
+        {.units = 8, .device_slots = 3, .host_slots = 4, .faults = "delay=1,delay_us=5000", .trace = &trace});
     rig.iteration(there_and_back(8, 2), 0);
     for (int unit = 0; unit < 8; ++unit) rig.end_update(unit);
     rig.iteration(there_and_back(8, 2), 0);
