@@ -27,6 +27,9 @@ ChunkMover::ChunkMover(const Context& context, ParameterStream& parameters, Swap
     host_high_ = Memory(context.host, "parameter update slots", count * sizes.weight_bytes);
   if (records != Tier::host)
     host_records_ = Memory(context.host, "optimizer slots", count * sizes.record_bytes);
+  const GradientPieces pieces(context.layout, context.config, sizes);
+  if (context.room.spills_gradients)
+    host_gradients_ = Memory(context.host, "gradient update slots", count * pieces.read);
   if (records == Tier::device && weights != Tier::device)
     device_high_ = context.device.allocate("update slots", count * sizes.weight_bytes);
   for (std::int64_t i = 0; i < count; ++i) {
@@ -36,10 +39,12 @@ ChunkMover::ChunkMover(const Context& context, ParameterStream& parameters, Swap
     Slot& slot = slots_[static_cast<std::size_t>(i)];
     slot.host_high = piece(host_high_, sizes.weight_bytes);
     slot.host_record = piece(host_records_, sizes.record_bytes);
+    slot.host_gradient = piece(host_gradients_, pieces.read);
     slot.device_high = piece(device_high_, sizes.weight_bytes);
   }
   if (weights == Tier::nvme) high_registered_ = SwapMemory(*swap, host_high_);
   if (records_->tier() == Tier::nvme) records_registered_ = SwapMemory(*swap, host_records_);
+  if (context.room.spills_gradients) gradients_registered_ = SwapMemory(*swap, host_gradients_);
 }
 
 cpu_adam::Planes ChunkMover::Chunk::planes(const StateSizes& sizes) const {
@@ -125,6 +130,7 @@ void ChunkMover::start(Site site, Slot& slot, const Chunk& chunk) {
   const bool record_on_device = context_.config.optimizer_tier == Tier::device;
   slot.chunk = chunk;
   slot.site = site;
+  slot.has_gradient = false;
   slot.arrived = slot.gone = Event();
   slot.chunk.high = weights.tier() == here ? weights.at(at.high_offset)
                     : site == Site::host   ? slot.host_high
@@ -233,7 +239,7 @@ void ChunkMover::give_up() noexcept {
   }
 }
 
-std::vector<ChunkMover::Extent> ChunkMover::extents() {
+std::vector<ChunkMover::Extent> ChunkMover::extents(GradientSpill* gradients) {
   std::vector<Extent> extents;
   for (int unit = 0; unit < static_cast<int>(homes_.size()); ++unit) {
     for (const Chunk& chunk : chunks(unit, 0, context_.unit(unit).trainable)) {
@@ -241,6 +247,7 @@ std::vector<ChunkMover::Extent> ChunkMover::extents() {
       if (parameters_.store().tier() == Tier::nvme)
         extents.push_back({&parameters_.store(), at.high_offset, round_up(at.high_bytes, kBlockBytes)});
       if (is_read(chunk)) extents.push_back({&*records_, at.record_offset, at.record_bytes});
+      if (gradients != nullptr) extents.push_back(gradients->extent({unit, 0, 0}, chunk.first));
     }
   }
   return extents;

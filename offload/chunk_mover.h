@@ -3,6 +3,7 @@
 #include "../core/budget.h"
 #include "../core/device.h"
 #include "../cpu_adam/planes.h"
+#include "gradient_spill.h"
 #include "plan.h"
 #include "store.h"
 
@@ -44,6 +45,8 @@ class ChunkMover {
     std::byte* host_high = nullptr;
     std::byte* host_record = nullptr;
     std::byte* device_high = nullptr;
+    std::byte* host_gradient = nullptr;  ///< where gradients lie on NVMe
+    bool has_gradient = false;           ///< that of an update is there, or among the reads
     std::vector<aio::Ticket> reads, writes;
     aio::Ticket high_write = {};  ///< of the writes, that of the parameters; 0: none
     Event arrived;                ///< copies on their way in
@@ -71,11 +74,9 @@ class ChunkMover {
   void give_up() noexcept;
 
   /// What one step's update moves on NVMe: for each chunk the extents that are read and then written.
-  struct Extent {
-    Store* store = nullptr;
-    std::int64_t offset = 0, bytes = 0;
-  };
-  std::vector<Extent> extents();
+  /// `gradients`: where they lie on NVMe; else null. They are written once and read once too, if not in one go.
+  using Extent = GradientSpill::Extent;
+  std::vector<Extent> extents(GradientSpill* gradients);
 
  private:
   /// Where a chunk is at home.
@@ -98,8 +99,8 @@ class ChunkMover {
   Swap* swap_;
   std::vector<std::vector<Home>> homes_;  ///< of each unit's chunks
   std::optional<Store> records_;
-  Memory resident_, host_high_, host_records_, device_high_;
-  SwapMemory high_registered_, records_registered_;
+  Memory resident_, host_high_, host_records_, host_gradients_, device_high_;
+  SwapMemory high_registered_, records_registered_, gradients_registered_;
   std::vector<std::uint64_t> record_buffers_, weight_buffers_;  ///< numbers in the trace, for each unit
   std::vector<Slot> slots_;
 };

@@ -26,7 +26,7 @@ int update_threads(const Config& config) {
   return config.update_threads > 0 ? config.update_threads : default_threads(config.io_cores);
 }
 
-/// In the order of Swap's requests: parameters, records, activations.
+/// In the order of Swap's requests: parameters, records, gradients, activations.
 std::vector<Swap::Request> swap_requests(const Config& config, const Plan& plan) {
   std::vector<Swap::Request> requests;
   const auto add = [&](Tier tier, const char* name, const std::vector<std::string>& directories,
@@ -43,6 +43,8 @@ std::vector<Swap::Request> swap_requests(const Config& config, const Plan& plan)
       "zero_optimization.offload_param.nvme_path");
   add(config.optimizer_tier, "optimizer records", config.optimizer_nvme_paths,
       "zero_optimization.offload_optimizer.nvme_path");
+  if (plan.nvme.bytes_of("gradients") > 0)
+    add(Tier::nvme, "gradients", config.optimizer_nvme_paths, "zero_optimization.offload_optimizer.nvme_path");
   if (plan.nvme.bytes_of("activations") > 0)
     add(Tier::nvme, "activations", activation_directories(config), "zero_optimization.offload_param.nvme_path");
   return requests;
@@ -77,7 +79,7 @@ struct Engine::State {
     };
     Swap* swap_or_null = swap ? &*swap : nullptr;
     parameters.emplace(*context, swap_or_null, region("parameters"));
-    gradients.emplace(*context);
+    gradients.emplace(*context, swap_or_null, region("gradients"));
     activations.emplace(*context, swap_or_null, region("activations"));
     optimizer.emplace(*context, *parameters, *gradients, swap_or_null, region("optimizer records"));
     conversion = Memory(host, "conversion", kConversionElements * 4);

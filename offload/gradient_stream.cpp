@@ -11,7 +11,7 @@
 
 namespace spillway {
 
-GradientStream::GradientStream(const Context& context)
+GradientStream::GradientStream(const Context& context, Swap* swap, Swap::Region region)
     : context_(context),
       on_device_(context.config.optimizer_tier == Tier::device),
       sums_in_rows_(!on_device_ && sums_before_moving(context.config)) {
@@ -22,6 +22,7 @@ GradientStream::GradientStream(const Context& context)
   for (int i = 0; i < slots; ++i) {
     slots_.push_back({.data = slot_memory_.as<float>() + i * largest, .buffer = context.next_buffer_id()});
   }
+  const bool spills = context.room.spills_gradients;
   std::int64_t planes_bytes = 0, largest_sum = 0;
   for (const Layout::Unit& unit : layout.units()) {
     const GradientPlanes form(unit, context.config);
@@ -29,7 +30,7 @@ GradientStream::GradientStream(const Context& context)
     if (form.is_sum) largest_sum = std::max(largest_sum, unit.trainable);
   }
   generation_bytes_ = planes_bytes;
-  const std::int64_t all_planes = gradient_generations(context.config) * planes_bytes;
+  const std::int64_t all_planes = spills ? 0 : gradient_generations(context.config) * planes_bytes;
   planes_memory_ = on_device_ ? context.device.allocate("gradients", all_planes)
                               : Memory(context.host, "gradients", all_planes);
   std::byte* place = planes_memory_.data();
@@ -48,7 +49,7 @@ GradientStream::GradientStream(const Context& context)
   wire_memory_ = context.device.allocate("gradient wire", (on_device_ ? 1 : kStagingSlots) * wire_bytes);
   if (sums_in_rows_) {
     device_sums_memory_ = context.device.allocate("gradient sums", kStagingSlots * largest_sum * 4);
-  } else if (!on_device_) {
+  } else if (!on_device_ && !spills) {
     staging_memory_ =
         Memory(context.host, "gradient staging", kStagingSlots * largest_sum * context.sizes.weight_bytes);
   }
@@ -59,6 +60,7 @@ GradientStream::GradientStream(const Context& context)
       pair.staging = staging_memory_.data() + i * largest_sum * context.sizes.weight_bytes;
     if (device_sums_memory_.data() != nullptr) pair.sum = device_sums_memory_.as<float>() + i * largest_sum;
   }
+  if (spills) spill_ = std::make_unique<GradientSpill>(context, *swap, region);
   sums_memory_ = Memory(context.host, "norm sums", cpu_adam::norm_blocks(largest) * 8);
 }
 
@@ -67,7 +69,7 @@ void GradientStream::begin_step(int micro_batches, int generation) {
   generation_ = generation;
   for (UnitState& state : units_) {
     std::fill(state.reduced.begin(), state.reduced.end(), 0);
-    state.complete = false;
+    state.complete = state.measured = false;
   }
 }
 
@@ -151,7 +153,10 @@ bool GradientStream::reduce(int unit, int use) {
   }
   context_.trace_buffer(BufferAction::own, slot->buffer, -1, "gradient", Tier::device, 0, "reduce");
   context_.trace_buffer(BufferAction::move, state.buffer, unit, "gradient",
-                        on_device_ ? Tier::device : Tier::host, n * size_of(state.form.type), "reduce");
+                        on_device_          ? Tier::device
+                        : spill_ != nullptr ? Tier::nvme
+                                            : Tier::host,
+                        n * size_of(state.form.type), "reduce");
   slot->unit = -1;
   ++state.reduced[static_cast<std::size_t>(use)];
   if (std::all_of(state.reduced.begin(), state.reduced.end(),
@@ -173,6 +178,14 @@ void GradientStream::move_down(Pair& pair, UnitState& state, int unit, int use, 
   compute.wait(pair.emptied);
   context_.device_state.cast(compute, pair.wire, wire_type, gradient, n, unit);
   down.wait(compute.record());
+  if (spill_ != nullptr) {
+    // With the last micro-batch of a unit's only use, the norm is found on the way.
+    state.measured = state.form.planes == 1 && state.reduced[0] + 1 == micro_batches_;
+    spill_->land({unit, use, generation_}, pair.wire, first,
+                 state.measured ? sums_memory_.as<double>() : nullptr);
+    pair.emptied = down.record();
+    return;
+  }
   std::byte* landed = state.form.is_sum ? pair.staging : target;
   down.copy(landed, pair.wire, bytes, "gradient", unit);
   pair.emptied = down.record();
@@ -204,8 +217,14 @@ void GradientStream::flush_sum() {
   open_sum_ = {};
   Stream& down = context_.stream(Lane::copy_down);
   down.wait(context_.stream(Lane::compute).record());
-  down.copy(plane(units_[static_cast<std::size_t>(unit)], unit, use), pair->sum,
-            context_.unit(unit).trainable * 4, "gradient", unit);
+  UnitState& state = units_[static_cast<std::size_t>(unit)];
+  if (spill_ != nullptr) {
+    state.measured = state.form.planes == 1;
+    spill_->land({unit, use, generation_}, reinterpret_cast<const std::byte*>(pair->sum), true,
+                 state.measured ? sums_memory_.as<double>() : nullptr);
+  } else {
+    down.copy(plane(state, unit, use), pair->sum, context_.unit(unit).trainable * 4, "gradient", unit);
+  }
   pair->emptied = down.record();
 }
 
@@ -218,10 +237,13 @@ void GradientStream::complete(int unit) {
   UnitState& state = units_[static_cast<std::size_t>(unit)];
   const std::int64_t n = context_.unit(unit).trainable;
   Stream& stream = landing();
-  auto* sums = sums_memory_.as<double>();
   state.complete = true;
   if (n == 0) return;  // nothing but frozen parameters
   if (open_sum_.unit == unit) flush_sum();
+  if (spill_ != nullptr) {
+    complete_on_nvme(unit);
+    return measure(unit);
+  }
   for (int use = 0; use < state.form.planes; ++use) {
     if (state.reduced[static_cast<std::size_t>(use)] > 0) continue;
     // Who waits for this to land must find that the compute stream is through with the unit's parameters.
@@ -232,7 +254,34 @@ void GradientStream::complete(int unit) {
     context_.device_state.accumulate(stream, reinterpret_cast<float*>(planes(state, generation_)),
                                      {plane(state, unit, use), state.form.type}, n, false, unit);
   }
-  context_.device_state.square_sums(stream, gradient(unit, generation_), n, sums, unit);
+  context_.device_state.square_sums(stream, gradient(unit, generation_), n, sums_memory_.as<double>(), unit);
+  measure(unit);
+}
+
+/// The same of what lies on NVMe.
+void GradientStream::complete_on_nvme(int unit) {
+  UnitState& state = units_[static_cast<std::size_t>(unit)];
+  auto* sums = sums_memory_.as<double>();
+  std::vector<int> uses;
+  for (int use = 0; use < state.form.planes; ++use) {
+    if (state.reduced[static_cast<std::size_t>(use)] > 0) uses.push_back(use);
+  }
+  // As above: not all of it has come through the compute stream's order.
+  if (static_cast<int>(uses.size()) < state.form.planes)
+    landing().wait(context_.stream(Lane::compute).record());
+  if (uses.empty()) {
+    spill_->land({unit, 0, generation_}, nullptr, true, sums);
+  } else if (!state.measured) {
+    spill_->add_uses(unit, generation_, std::move(uses), sums);
+  }
+}
+
+/// The sums of squares are there, in the stream's order, and the gradient too: it has landed.
+void GradientStream::measure(int unit) {
+  UnitState& state = units_[static_cast<std::size_t>(unit)];
+  const std::int64_t n = context_.unit(unit).trainable;
+  const auto* sums = sums_memory_.as<double>();
+  Stream& stream = landing();
   stream.call(
       "norm",
       [norm = &state.norm, sums, n] {
@@ -268,7 +317,7 @@ void GradientStream::finish(const std::shared_ptr<Step>& step) {
 
 cpu_adam::Gradient GradientStream::gradient(int unit, int generation) const {
   const UnitState& state = units_[static_cast<std::size_t>(unit)];
-  return {planes(state, generation), state.form.type};
+  return {spill_ == nullptr ? planes(state, generation) : nullptr, state.form.type};
 }
 
 void GradientStream::read(int unit, std::int64_t first, std::int64_t n, float* destination) {
@@ -278,6 +327,13 @@ void GradientStream::read(int unit, std::int64_t first, std::int64_t n, float* d
   // Where the uses have been added up already, plane 0 holds the sum.
   const int count = state.complete ? 1 : state.form.planes;
   std::fill(destination, destination + n, 0.0f);
+  if (spill_ != nullptr) {
+    for (int use = 0; use < count; ++use) {
+      if (state.complete || state.reduced[static_cast<std::size_t>(use)] > 0)
+        spill_->read({unit, use, generation_}, first, n, destination);
+    }
+    return stream.synchronize();
+  }
   std::vector<std::byte> piece(static_cast<std::size_t>(n * size_of(state.form.type)));
   for (int use = 0; use < count; ++use) {
     if (!state.complete && state.reduced[static_cast<std::size_t>(use)] == 0) continue;

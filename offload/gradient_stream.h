@@ -1,9 +1,10 @@
 #pragma once
 // Gradients on their way from the device: device slot -> rounded for moving -> sum over micro-batches, where
-// the optimizer finds it, with its squared norm (D5).
+// the optimizer finds it (in host memory, or on NVMe where that cannot hold them), with its squared norm (D5).
 #include "../core/device.h"
 #include "../cpu_adam/norm.h"
 #include "../cpu_adam/planes.h"
+#include "gradient_spill.h"
 #include "plan.h"
 
 #include <array>
@@ -19,8 +20,8 @@ struct Step;
 class GradientStream {
  public:
   /// Reserves "gradient slots", "gradient wire", "gradient sums", "gradients", "gradient staging" and "norm
-  /// sums".
-  explicit GradientStream(const Context& context);
+  /// sums". `swap` (which outlives it) and `region` matter where gradients lie on NVMe.
+  GradientStream(const Context& context, Swap* swap, Swap::Region region);
 
   /// `generation`, 0 or 1 (which exists with delayed_update only), says in which planes the step's gradients
   /// land.
@@ -44,8 +45,10 @@ class GradientStream {
   void finish(const std::shared_ptr<Step>& step);
 
   /// The whole gradient of a unit, where the optimizer's tier says: valid from landed() until a reduce() of the
-  /// same generation.
+  /// same generation. Where gradients lie on NVMe, the data is null.
   cpu_adam::Gradient gradient(int unit, int generation) const;
+  /// Where gradients lie on NVMe; else null.
+  GradientSpill* spill() const { return spill_.get(); }
   /// Copies elements [first, first + n) of this step's sum so far into host memory; waits for what is on its
   /// way.
   void read(int unit, std::int64_t first, std::int64_t n, float* destination);
@@ -71,6 +74,7 @@ class GradientStream {
     GradientPlanes form;
     std::vector<int> reduced;    ///< micro-batches of each use
     cpu_adam::SquaredNorm norm;  ///< the landing stream's
+    bool measured = false;       ///< the norm is known without reading what has landed on NVMe
     bool complete = false;       ///< uses added up and measured, or on its way there in the stream's order
     Event landed;
     std::uint64_t buffer = 0;
@@ -83,6 +87,8 @@ class GradientStream {
   void move_down(Pair& pair, UnitState& state, int unit, int use, const float* gradient, bool first);
   void sum_on_device(UnitState& state, int unit, int use, const float* gradient, bool first);
   void flush_sum();
+  void complete_on_nvme(int unit);
+  void measure(int unit);
   Stream& landing() const;
 
   const Context& context_;
@@ -100,6 +106,7 @@ class GradientStream {
     int unit = -1, use = 0;
   } open_sum_;  ///< micro-batches of this use are being summed on the device
   std::vector<UnitState> units_;
+  std::unique_ptr<GradientSpill> spill_;
 };
 
 }  // namespace spillway

@@ -259,6 +259,7 @@ bool OptimizerStream::commit(Lock& lock) {
   mover_.start(site_, *slot, chunk);
   lock.lock();
   ring_.push_back(slot);
+  read_gradients(lock);
   return true;
 }
 
@@ -324,7 +325,9 @@ void OptimizerStream::update_front(Lock& lock) {
     cancel(*job.step);
     return;
   }
+  read_gradients(lock);
   lock.unlock();
+  if (gradients_.spill() != nullptr && !slot.has_gradient) read_gradient(slot, job);
   mover_.bring(slot);
   update_chunk(slot, job);
   mover_.take_home(slot);
@@ -336,6 +339,30 @@ void OptimizerStream::update_front(Lock& lock) {
   leaving_.push_back(&slot);
   const bool was_last = slot.chunk.first + slot.chunk.state == context_.unit(unit).trainable;
   if (was_last) finish_unit(unit);
+}
+
+/// Under the mutex: starts the reads of gradients on NVMe that have landed, for all that the ring holds. One
+/// whose step may yet be skipped is left alone: the next one is going to overwrite it.
+void OptimizerStream::read_gradients(Lock& lock) {
+  GradientSpill* const spill = gradients_.spill();
+  if (spill == nullptr) return;
+  for (Slot* const slot : ring_) {
+    const auto& pending = units_[static_cast<std::size_t>(slot->chunk.unit)].job;
+    if (slot->has_gradient || !pending || !pending->step->settled || pending->step->skipped ||
+        !pending->ready.passed())
+      continue;
+    const Job job = *pending;
+    lock.unlock();
+    if (spill->is_written(slot->chunk.unit, job.generation, slot->chunk.first)) read_gradient(*slot, job);
+    lock.lock();
+  }
+}
+
+/// Of a job whose gradient has landed; waits until it has been written.
+void OptimizerStream::read_gradient(Slot& slot, const Job& job) {
+  slot.reads.push_back(
+      gradients_.spill()->start_read(slot.chunk.unit, job.generation, slot.chunk.first, slot.host_gradient));
+  slot.has_gradient = true;
 }
 
 /// Under the mutex, when its gradients have landed: settles the step and those before it. Returns whether it
@@ -382,7 +409,9 @@ void OptimizerStream::cancel(const Step& step) {
 }
 
 void OptimizerStream::update_chunk(Slot& slot, const Job& job) {
-  const cpu_adam::Gradient gradient = gradients_.gradient(slot.chunk.unit, job.generation);
+  const cpu_adam::Gradient whole = gradients_.gradient(slot.chunk.unit, job.generation);
+  const cpu_adam::Gradient gradient = slot.has_gradient ? cpu_adam::Gradient{slot.host_gradient, whole.type}
+                                                        : cpu_adam::advance(whole, slot.chunk.first);
   const auto work = [this, chunk = slot.chunk, gradient, step = job.step] {
     if (!update_with(chunk, gradient, step->coefficients, step->number)) return;
     throw Error(ErrorKind::numerics,
@@ -414,8 +443,7 @@ bool OptimizerStream::update_with(const Chunk& chunk, cpu_adam::Gradient gradien
                                   .parameter = static_cast<std::uint32_t>(index),
                                   .element = begin - p.offset}});
   }
-  return cpu_adam::update(context_.isa, context_.workers, chunk.planes(context_.sizes),
-                          cpu_adam::advance(gradient, chunk.first), segments);
+  return cpu_adam::update(context_.isa, context_.workers, chunk.planes(context_.sizes), gradient, segments);
 }
 
 /// Under the mutex.

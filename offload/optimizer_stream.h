@@ -117,6 +117,8 @@ class OptimizerStream {
   Slot* free_slot();
   bool has_work() const;
   void update_front(Lock& lock);
+  void read_gradients(Lock& lock);
+  void read_gradient(Slot& slot, const Job& job);
   bool settle(Step& step);
   void settle_one(Step& step);
   void cancel(const Step& step);

@@ -44,6 +44,19 @@ GradientPlanes::GradientPlanes(const Layout::Unit& unit, const Config& config)
   bytes = planes * unit.trainable * size_of(type);
 }
 
+GradientPieces::GradientPieces(const Layout& layout, const Config& config, const Chunks& chunks) {
+  const bool in_rows = sums_before_moving(config);
+  const std::int64_t moved = in_rows ? 4 : StateSizes(config).weight_bytes;
+  for (const Layout::Unit& unit : layout.units()) {
+    const GradientPlanes form(unit, config);
+    const std::int64_t n = std::min(unit.trainable, chunks.elements), size = size_of(form.type);
+    staged = std::max(staged, round_up(n * moved, kBlockBytes));
+    if (form.is_sum && (!in_rows || unit.uses > 1)) sum = std::max(sum, round_up(n * 4, kBlockBytes));
+    read = std::max(read, round_up(n * size, kBlockBytes));
+    nvme += gradient_generations(config) * form.planes * round_up(unit.trainable * size, kBlockBytes);
+  }
+}
+
 ActivationBytes::ActivationBytes(const Layout& layout) {
   for (const ActivationSlot& slot : layout.options().activations) {
     if (slot.tier == Tier::host) {
@@ -73,7 +86,7 @@ namespace {
 
 /// What checksums occupy: one for each write of a chunk, or, with several directories, for each part of it.
 std::int64_t checksum_bytes(const Layout& layout, const Config& config, const StateSizes& sizes,
-                            const Chunks& chunks) {
+                            const Chunks& chunks, bool spills_gradients) {
   if (!config.checksums) return 0;
   std::int64_t count = 0;
   const auto add = [&](std::int64_t bytes, const std::vector<std::string>& directories) {
@@ -81,11 +94,14 @@ std::int64_t checksum_bytes(const Layout& layout, const Config& config, const St
     if (bytes > 0) count += directories.size() > 1 ? bytes / aio::VolumeOptions{}.stripe_bytes + 2 : 1;
   };
   for (const Layout::Unit& unit : layout.units()) {
+    const GradientPlanes gradient(unit, config);
+    const int gradients = spills_gradients ? gradient_generations(config) * gradient.planes : 0;
     for (std::int64_t first = 0; first < unit.elements; first += chunks.elements) {
       const std::int64_t elements = std::min(chunks.elements, unit.elements - first);
       const std::int64_t state = std::clamp<std::int64_t>(unit.trainable - first, 0, chunks.elements);
       if (config.parameter_tier == Tier::nvme) add(elements * sizes.weight_bytes, config.parameter_nvme_paths);
       if (config.optimizer_tier == Tier::nvme) add(sizes.record.bytes(state), config.optimizer_nvme_paths);
+      for (int i = 0; i < gradients; ++i) add(state * size_of(gradient.type), config.optimizer_nvme_paths);
     }
   }
   for (const ActivationSlot& slot : layout.options().activations) {
@@ -134,6 +150,7 @@ Plan plan_with(const Layout& layout, const Config& config, const Room& room) {
     gradients += gradient_generations(config) * planes.bytes;
     if (planes.is_sum) largest_sum = std::max(largest_sum, unit.trainable);
   }
+  const GradientPieces pieces(layout, config, chunks);
   const bool update_on_device = config.optimizer_tier == Tier::device;
   const std::int64_t weight_slots = room.update_slots * chunks.weight_bytes;
   const std::int64_t unit_bytes = layout.largest_unit() * sizes.weight_bytes;
@@ -168,14 +185,18 @@ Plan plan_with(const Layout& layout, const Config& config, const Room& room) {
   }
   const std::int64_t resident = resident_bytes(layout, config, room.resident_chunks);
   plan.host.add("resident records", resident);
-  if (!update_on_device) {
+  if (room.spills_gradients) {
+    plan.host.add("gradient staging", room.gradient_slots * (pieces.staged + pieces.sum));
+    plan.host.add("gradient update slots", room.update_slots * pieces.read);
+  } else if (!update_on_device) {
     plan.host.add("gradients", gradients);
     if (!sums_before_moving(config))
       plan.host.add("gradient staging", kStagingSlots * largest_sum * sizes.weight_bytes);
   }
   plan.host.add("norm sums", cpu_adam::norm_blocks(layout.largest_trainable()) * 8);
   plan.host.add("conversion", kConversionElements * 4);
-  if (const std::int64_t bytes = checksum_bytes(layout, config, sizes, chunks); bytes > 0)
+  if (const std::int64_t bytes = checksum_bytes(layout, config, sizes, chunks, room.spills_gradients);
+      bytes > 0)
     plan.host.add("checksums", bytes);
 
   const ActivationBytes activations(layout);
@@ -184,6 +205,7 @@ Plan plan_with(const Layout& layout, const Config& config, const Room& room) {
 
   if (config.parameter_tier == Tier::nvme) plan.nvme.add("parameters", weights_in_file);
   if (config.optimizer_tier == Tier::nvme) plan.nvme.add("optimizer records", records - resident);
+  if (room.spills_gradients) plan.nvme.add("gradients", pieces.nvme);
   plan.nvme.add("activations", activations.nvme);
   return plan;
 }
@@ -202,19 +224,37 @@ std::int64_t most_that_fits(std::int64_t least, std::int64_t most, const Fits& f
   return least;
 }
 
+constexpr std::int64_t kUnderWay = std::int64_t{8} << 20;  ///< bytes that keep a drive busy in one direction
+
 /// Chunks under way that keep a drive busy in both directions: about 8 MiB read ahead and as many being
 /// written.
 int wanted_update_slots(const Config& config, const Chunks& chunks) {
   if (config.update_slots > 0) return std::max(config.update_slots, kLeastUpdateSlots);
-  constexpr std::int64_t kUnderWay = std::int64_t{8} << 20;
   const std::int64_t bytes = chunks.record_bytes + chunks.weight_bytes;
   return static_cast<int>(
       std::clamp<std::int64_t>(1 + 2 * ((kUnderWay + bytes - 1) / bytes), kLeastUpdateSlots, 16));
 }
 
+/// The same for gradients on their way to NVMe.
+int wanted_gradient_slots(const GradientPieces& pieces) {
+  return static_cast<int>(
+      std::clamp<std::int64_t>(kUnderWay / std::max<std::int64_t>(pieces.staged, 1), kLeastGradientSlots, 16));
+}
+
 }  // namespace
 
-Room Room::least(const Layout& layout) {
+Room Room::least(const Layout& layout, const Config& config) {
+  const Room in_memory = least_in_memory(layout);
+  if (config.optimizer_tier != Tier::nvme) return in_memory;
+  const std::int64_t needed = plan_with(layout, config, in_memory).host.total();
+  if (config.host_memory >= 0 && needed <= config.host_memory) return in_memory;
+  Room spilled = in_memory;
+  spilled.spills_gradients = true;
+  spilled.gradient_slots = kLeastGradientSlots;
+  return plan_with(layout, config, spilled).host.total() < needed ? spilled : in_memory;
+}
+
+Room Room::least_in_memory(const Layout& layout) {
   Room room;
   room.parameter_slots = layout.options().live_units;
   room.parameter_cache_slots = kStagingSlots;
@@ -222,7 +262,8 @@ Room Room::least(const Layout& layout) {
   return room;
 }
 
-Room::Room(const Layout& layout, const Config& config) : Room(least(layout)) {
+Room::Room(const Layout& layout, const Config& config)
+    : Room(config.host_memory < 0 ? least_in_memory(layout) : least(layout, config)) {
   const StateSizes sizes(config);
   const Chunks chunks(layout, sizes);
   const auto device_fits = [&] {
@@ -250,6 +291,8 @@ Room::Room(const Layout& layout, const Config& config) : Room(least(layout)) {
   grow(activation_slots, std::min<std::int64_t>(moved, kActivationSlots), host_fits);
   grow(update_slots, std::min<std::int64_t>(wanted_update_slots(config, chunks), record_chunks(layout, chunks)),
        [&] { return host_fits() && device_fits(); });
+  if (spills_gradients)
+    grow(gradient_slots, wanted_gradient_slots(GradientPieces(layout, config, chunks)), host_fits);
 
   // A byte of a record that stays is neither read nor written; one of a parameter saves at most one read: so
   // records come first.
@@ -278,7 +321,7 @@ Plan make_plan(const Layout& layout, const Config& config) {
 }
 
 Plan least_plan(const Layout& layout, const Config& config) {
-  return plan_with(layout, config, Room::least(layout));
+  return plan_with(layout, config, Room::least(layout, config));
 }
 
 namespace {
@@ -300,6 +343,7 @@ std::string smallest_placement(const Layout& layout, const Config& config, Tier 
       Config other = config;
       other.parameter_tier = parameters;
       other.optimizer_tier = optimizer;
+      other.host_memory = -1;
       const std::int64_t bytes = least_plan(layout, other).of(tier).total();
       if (smallest >= 0 && bytes >= smallest) continue;
       smallest = bytes;
@@ -338,6 +382,11 @@ std::int64_t beside_parameters(const Plan& plan) {
   return plan.nvme.bytes_of("parameters") + plan.nvme.bytes_of("activations");
 }
 
+/// And in that for records.
+std::int64_t beside_records(const Plan& plan) {
+  return plan.nvme.bytes_of("optimizer records") + plan.nvme.bytes_of("gradients");
+}
+
 }  // namespace
 
 bool fits(const Plan& plan, const Limits& limits) {
@@ -346,7 +395,7 @@ bool fits(const Plan& plan, const Limits& limits) {
          within(plan.device.total() + plan.host.total(), limits.memory) &&
          (limits.is_one_drive ? within(plan.nvme.total(), limits.parameter_drive)
                               : within(beside_parameters(plan), limits.parameter_drive) &&
-                                    within(plan.nvme.bytes_of("optimizer records"), limits.optimizer_drive));
+                                    within(beside_records(plan), limits.optimizer_drive));
 }
 
 void check_plan(const Layout& layout, const Config& given, const Limits& limits) {
@@ -371,7 +420,7 @@ void check_plan(const Layout& layout, const Config& given, const Limits& limits)
   };
   if (limits.is_one_drive) return check_drive(plan.nvme.total(), limits.parameter_drive);
   check_drive(beside_parameters(plan), limits.parameter_drive);
-  check_drive(plan.nvme.bytes_of("optimizer records"), limits.optimizer_drive);
+  check_drive(beside_records(plan), limits.optimizer_drive);
 }
 
 }  // namespace spillway

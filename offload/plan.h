@@ -48,6 +48,16 @@ struct GradientPlanes {
   std::int64_t bytes;  ///< of all planes
 };
 
+/// Gradients that lie on NVMe: what they take there, and the pieces of a chunk in which they pass through host
+/// memory. All multiples of 4 KiB.
+struct GradientPieces {
+  GradientPieces(const Layout& layout, const Config& config, const Chunks& chunks);
+  std::int64_t nvme = 0;    ///< of all planes
+  std::int64_t staged = 0;  ///< of the largest piece as it comes from the device
+  std::int64_t sum = 0;     ///< of the largest one that is added up in host memory; 0: none is
+  std::int64_t read = 0;    ///< of the largest one as the update reads it
+};
+
 /// What the layout's activations take.
 struct ActivationBytes {
   explicit ActivationBytes(const Layout& layout);
@@ -67,6 +77,7 @@ int gradient_generations(const Config& config);
 constexpr std::int64_t kChunkElements = 112 * 2048;
 constexpr std::int64_t kBlockBytes = 4096;           ///< what direct transfers are multiples of
 constexpr int kLeastUpdateSlots = 3;                 ///< a chunk read, one updated, one written at a time
+constexpr int kLeastGradientSlots = 3;               ///< the same for gradients on their way to NVMe
 constexpr int kStagingSlots = 2;                     ///< one filled while the other is emptied
 constexpr int kActivationSlots = 2 * kStagingSlots;  ///< the same for two directions at once
 constexpr std::int64_t kChecksumBytes = 80;          ///< of a hash, its extent, and the tree that holds it
@@ -80,8 +91,9 @@ const std::vector<std::string>& activation_directories(const Config& config);
 /// room for it. A pure function, as the plan, which counts it.
 struct Room {
   Room(const Layout& layout, const Config& config);
-  /// Without which there is no run.
-  static Room least(const Layout& layout);
+  /// Without which there is no run: with gradients on NVMe where that is possible, takes less host memory, and
+  /// is needed for config.host_memory. (Negative: whatever takes the least.)
+  static Room least(const Layout& layout, const Config& config);
 
   int update_slots = kLeastUpdateSlots;  ///< chunks under way in the update
   /// Of a unit's size, on the device: the layout's live_units, and one that is filled while those are in use.
@@ -91,11 +103,15 @@ struct Room {
   /// Of activations on their way between the device and NVMe: one, and more that let them be read and written
   /// at once.
   int activation_slots = 0;
+  /// Gradients lie on NVMe, beside the optimizer's records: host memory cannot hold them.
+  bool spills_gradients = false;
+  int gradient_slots = 0;  ///< then: pieces of them under way to NVMe
   /// Records of NVMe that stay in host memory: these many of all chunks, evenly spread.
   std::int64_t resident_chunks = 0;
 
  private:
   Room() = default;
+  static Room least_in_memory(const Layout& layout);
 };
 
 /// Whether chunk `index` of `all` is one of the `resident` ones, which are spread evenly.
@@ -103,7 +119,8 @@ bool is_resident(std::int64_t index, std::int64_t all, std::int64_t resident);
 
 /// Bytes by name and tier of the whole run: a pure function of its arguments.
 Plan make_plan(const Layout& layout, const Config& config);
-/// The same with the least room: what budgets must hold at least.
+/// The same with the least room: what budgets must hold at least. Where config.host_memory is not negative,
+/// gradients are on NVMe only if it cannot hold them.
 Plan least_plan(const Layout& layout, const Config& config);
 
 /// Bytes that a run may use; negative: no limit.
@@ -111,7 +128,7 @@ struct Limits {
   std::int64_t device = -1;
   std::int64_t host = -1;
   std::int64_t parameter_drive = -1;  ///< of what lies in the directory for parameters: they, and activations
-  std::int64_t optimizer_drive = -1;  ///< and in that for optimizer records
+  std::int64_t optimizer_drive = -1;  ///< and in that for optimizer records, and gradients
   bool is_one_drive = true;           ///< both lie on one: `parameter_drive` is the limit of their sum
   std::int64_t memory = -1;  ///< of device and host together, where the device's memory is the host's own
 };

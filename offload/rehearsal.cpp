@@ -18,7 +18,7 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 
 double OptimizerStream::rehearse_transfers() {
   const Pause pause(*this);
-  const std::vector<ChunkMover::Extent> extents = mover_.extents();
+  const std::vector<ChunkMover::Extent> extents = mover_.extents(gradients_.spill());
   if (extents.empty()) return 0;
 
   // More slots than an update has, so that it is the drive that is measured.
@@ -36,6 +36,11 @@ double OptimizerStream::rehearse_transfers() {
   const auto wait = [&](aio::Ticket ticket) {
     if (ticket.number != 0) queue.wait(ticket);
   };
+  if (gradients_.spill() != nullptr) {
+    // With delayed_update the last step's may still be landing.
+    context_.device.synchronize();
+    queue.drain();
+  }
   try {
     const auto begin = std::chrono::steady_clock::now();
     for (std::size_t i = 0; i < extents.size() + ahead; ++i) {
@@ -69,7 +74,10 @@ double OptimizerStream::rehearse_updates() {
   const Chunks& sizes = context_.chunks;
   // Of records in host memory, as many as no cache holds; of those on NVMe, as many as there are slots.
   constexpr std::int64_t kBeyondCaches = std::int64_t{256} << 20;
-  const std::int64_t chunk_bytes = sizes.record_bytes + sizes.weight_bytes;
+  const bool spilled = gradients_.spill() != nullptr;
+  const std::int64_t gradient_bytes =
+      spilled ? GradientPieces(context_.layout, context_.config, sizes).read : 0;
+  const std::int64_t chunk_bytes = sizes.record_bytes + sizes.weight_bytes + gradient_bytes;
   const std::int64_t count =
       std::max<std::int64_t>(context_.config.optimizer_tier == Tier::nvme ? 0 : kBeyondCaches / chunk_bytes,
                              context_.room.update_slots);
@@ -84,7 +92,10 @@ double OptimizerStream::rehearse_updates() {
     for (Chunk chunk : mover_.chunks(unit, 0, context_.unit(unit).trainable)) {
       chunk.record = memory.data() + index++ % count * chunk_bytes;
       chunk.high = chunk.record + sizes.record_bytes;
-      update_with(chunk, gradients_.gradient(unit, 0), coefficients, 1);
+      cpu_adam::Gradient gradient = gradients_.gradient(unit, 0);
+      gradient = spilled ? cpu_adam::Gradient{chunk.high + sizes.weight_bytes, gradient.type}
+                         : cpu_adam::advance(gradient, chunk.first);
+      update_with(chunk, gradient, coefficients, 1);
     }
   }
   return seconds_since(begin);

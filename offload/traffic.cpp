@@ -20,9 +20,20 @@ StepTraffic step_traffic(const Layout& layout, const Config& config, int gathers
       updated += round_up(elements * sizes.weight_bytes, kBlockBytes);
     }
   }
+  const bool spills = Room(layout, config).spills_gradients;
   const std::int64_t times = std::int64_t{gathers} * config.accumulation;
   const bool update_on_device = config.optimizer_tier == Tier::device;
   StepTraffic traffic;
+  for (const Layout::Unit& unit : layout.units()) {
+    if (!spills || unit.trainable == 0) continue;
+    const GradientPlanes form(unit, config);
+    const std::int64_t plane = round_up(unit.trainable * size_of(form.type), kBlockBytes);
+    // What is added up there is read and written again; so is what the uses of a tied unit come to.
+    const int moves = sums_before_moving(config) ? 1 : config.accumulation;
+    const int added = unit.uses > 1 ? 1 : 0;
+    traffic.nvme_written += (unit.uses * moves + added) * plane;
+    traffic.nvme_read += (unit.uses * (moves - 1) + unit.uses * added + 1) * plane;
+  }
   if (config.optimizer_tier == Tier::nvme) {
     traffic.nvme_written += records;
     traffic.nvme_read += records;
@@ -48,9 +59,11 @@ std::optional<Config> cheapest_placement(const Layout& layout, const Config& con
       other.parameter_tier = parameters;
       if (optimizer == Tier::nvme && other.optimizer_nvme_paths.empty()) continue;
       if (parameters == Tier::nvme && other.parameter_nvme_paths.empty()) continue;
+      other.host_memory = limits.host;  // whether gradients find room there
       const Plan plan = least_plan(layout, other);
       if (!fits(plan, limits)) continue;
       const StepTraffic traffic = step_traffic(layout, other);
+      other.host_memory = config.host_memory;
       const std::tuple cost(traffic.nvme_written + traffic.nvme_read, traffic.copied, plan.host.total());
       if (best && cost >= smallest) continue;
       best = std::move(other);

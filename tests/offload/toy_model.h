@@ -62,6 +62,7 @@ struct Run {
   int steps = 5;
   std::int64_t device_memory = -1;
   Trace* trace = nullptr;
+  Layout model = layout();
 };
 
 inline std::vector<HyperParameters> groups(std::int64_t step, Optimizer optimizer = Optimizer::adamw) {
@@ -89,7 +90,7 @@ class Trainer {
       : run_(run),
         device(
             std::make_unique<HostDevice>(HostDeviceOptions{run.device_memory, run.device_threads}, run.trace)),
-        engine(std::make_unique<Engine>(run.config, layout(), *device, communicator, run.trace)) {
+        engine(std::make_unique<Engine>(run.config, run.model, *device, communicator, run.trace)) {
     load_initial();
   }
 
@@ -170,7 +171,7 @@ class Trainer {
 /// The same training, plainly: one loop over elements, one thread, nothing shared with the engine but the
 /// formulas for one element in core/.
 struct Reference {
-  explicit Reference(const Run& run) : run_(run), shape_(layout()) {
+  explicit Reference(const Run& run) : run_(run), shape_(run.model) {
     for (int p = 0; p < static_cast<int>(shape_.parameters().size()); ++p) {
       const auto& parameter = shape_.parameters()[static_cast<std::size_t>(p)];
       weights.emplace_back();
