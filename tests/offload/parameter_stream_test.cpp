@@ -729,6 +729,64 @@ TEST(ParameterStream, TracesEachReadAndWhoWaitsForIt) {
   EXPECT_GT(waits, 0);
 }
 
+/// Parameters on NVMe, and a tenth of them in host memory: what the whole engine moves, step by step.
+TEST(ParameterStream, TheEngineMovesWhatTheRuleGives) {
+  constexpr int kUnits = 40;
+  Directory directory;
+  std::vector<UnitSpec> units;
+  for (int unit = 0; unit < kUnits; ++unit) {
+    const std::string number = std::to_string(unit);
+    units.push_back({"unit " + number, {{"weight " + number, {kElements}}}});
+  }
+  const Layout layout(units);
+  for (const int clip : {0, 1}) {
+    SCOPED_TRACE(clip);
+    Config config;
+    config.parameter_tier = config.optimizer_tier = Tier::nvme;
+    config.parameter_nvme_paths = config.optimizer_nvme_paths = {directory.path()};
+    config.gradient_clipping = clip;
+    config.check_finite = clip > 0;
+    config.update_threads = 1;
+    config.parameter_cache = kUnits * round_up(kElements * 2, kBlockBytes) / 10;
+    const Room room(layout, config);
+    ASSERT_EQ(room.parameter_cache_slots, kUnits / 10);
+    const Shape shape{
+        .units = kUnits, .device_slots = room.parameter_slots, .host_slots = room.parameter_cache_slots};
+    const Program program = there_and_back(kUnits, 2);
+    const auto expected = by_the_rule(shape, program, 5);
+    HostDevice device(HostDeviceOptions{});
+    SingleRankCommunicator communicator;
+    Engine engine(config, layout, device, communicator);
+    Rig::Moved before;
+    for (std::size_t step = 0; step < 4; ++step) {
+      engine.begin_step({{HyperParameters{}}, 1});
+      std::vector<std::vector<UnitView>> views(kUnits);
+      int gathered = 0;
+      for (const int op : program) {
+        const int unit = op >= 0 ? op : -1 - op;
+        if (op < 0) {
+          views[static_cast<std::size_t>(unit)].pop_back();
+          continue;
+        }
+        views[static_cast<std::size_t>(unit)].push_back(engine.gather(unit));
+        if (++gathered <= kUnits) continue;
+        engine.gradient(unit);
+        engine.reduce(unit);
+      }
+      const EngineCounters counters = engine.counters();
+      const Rig::Moved moved{counters.parameter_reads - before.reads,
+                             counters.parameter_copies - before.copies};
+      before = {counters.parameter_reads, counters.parameter_copies};
+      EXPECT_LE(moved.reads, 2 * kUnits);
+      if (step > 0) {
+        EXPECT_EQ(moved, expected[step]) << step;
+      }
+      engine.step();
+    }
+    EXPECT_EQ(engine.counters().departures, 0);
+  }
+}
+
 TEST(ParameterStream, TheEngineCountsWhatMoved) {
   Directory directory;
   for (const Tier tier : {Tier::host, Tier::nvme}) {
