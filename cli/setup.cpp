@@ -188,9 +188,9 @@ Setup prepare(const TrainOptions& options) {
   settle_memory(config, limits);
   // A run reserves its space on the drive at once, and is refused there; a dry run reserves nothing.
   if (options.dry_run) settle_drives(config, limits);
-  Layout layout =
-      models::decoder_layout(model, batch, config.precision, config.device_threads, config.no_decay);
-  return {std::move(config), model, batch, std::move(layout), limits};
+  const models::DecoderRun run = models::decoder_run(model, batch, config, limits.memory);
+  Layout layout = models::decoder_layout(model, run);
+  return {std::move(config), model, batch, run, std::move(layout), limits};
 }
 
 std::optional<Config> cheapest_that_fits(const Setup& setup) {

@@ -16,6 +16,7 @@ struct Setup {
   Config config;  ///< nothing left open; what was settled here stands in `assumed`
   models::DecoderConfig model;
   models::Batch batch;
+  models::DecoderRun run;
   Layout layout;
   Limits limits;  ///< of the configuration and the machine
 

@@ -114,8 +114,11 @@ RunResult run_steps(const Run& run) {
   const models::TokenData& data = run.setting.data;
   HyperParameters decayed = config.optimizer;
 
+  // All micro-batches of a step: the model says in which order they pass through it.
   const auto tokens_at_once = static_cast<std::size_t>(run.setting.setup.batch.tokens());
-  std::vector<std::int32_t> tokens(tokens_at_once), targets(tokens_at_once);
+  std::vector<std::int32_t> tokens(tokens_at_once * static_cast<std::size_t>(config.accumulation)),
+      targets(tokens.size());
+  std::vector<models::MicroBatch> micro_batches;
   RunResult result;
   std::int64_t sequence = 0;
   for (std::int64_t step = 1; step <= config.steps; ++step) {
@@ -129,11 +132,15 @@ RunResult run_steps(const Run& run) {
     StepMetrics metrics{.step = step, .epoch = data.epoch_of(sequence), .learning_rate = decayed.learning_rate};
 
     run.engine.begin_step({.groups = {decayed, plain}, .micro_batches = config.accumulation});
-    for (int micro = 0; micro < config.accumulation; ++micro) {
-      data.batch(config.seed, sequence, tokens, targets);
+    micro_batches.clear();
+    for (std::size_t first = 0; first < tokens.size(); first += tokens_at_once) {
+      const auto its_tokens = std::span(tokens).subspan(first, tokens_at_once);
+      const auto its_targets = std::span(targets).subspan(first, tokens_at_once);
+      data.batch(config.seed, sequence, its_tokens, its_targets);
       sequence += config.micro_batch;
-      metrics.loss += run.decoder.train(tokens, targets);
+      micro_batches.push_back({its_tokens, its_targets});
     }
+    for (const double loss : run.decoder.train(micro_batches)) metrics.loss += loss;
     metrics.loss /= config.accumulation;
     const StepResult made = run.engine.step().wait();
 
@@ -224,7 +231,7 @@ void train(const TrainOptions& options) {
                     tracing);
   SingleRankCommunicator communicator;
   Engine engine(config, setup.layout, device, communicator, tracing);
-  models::Decoder decoder(setup.model, setup.batch, config.precision, device, engine);
+  models::Decoder decoder(setup.model, setup.run, device, engine);
   Metrics metrics(output.metrics.path());
 
   const RunSetting setting{.setup = setup, .engine = engine, .data = data, .eval_data = eval_or_null};

@@ -48,7 +48,7 @@ class Operations {
                           const void* beta, std::int64_t rows, std::int64_t width, float epsilon,
                           int unit = -1) = 0;
   /// dx = residual + gradient with respect to x (residual[rows, width] may be null, and may be dx itself: the
-  /// gradient of a residual connection around the normalisation); dgamma += ..., dbeta += ...
+  /// gradient of a residual connection around the normalisation); dgamma += ..., dbeta += ... dx may be dy.
   virtual void layer_norm_backward(void* dx, float* dgamma, float* dbeta, const void* residual, const void* dy,
                                    const void* x, const void* gamma, const float* mean,
                                    const float* inverse_deviation, std::int64_t rows, std::int64_t width,

@@ -7,26 +7,26 @@
 #include "decoder_state.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <stdexcept>
 #include <string>
 
 namespace spillway::models {
 
-Decoder::State::State(const DecoderConfig& decoder, const Batch& most, DType type, HostDevice& host,
-                      Engine& its_engine)
+Decoder::State::State(const DecoderConfig& decoder, const DecoderRun& run, HostDevice& host, Engine& its_engine)
     : config(decoder),
-      batch(most),
+      batch(run.batch),
+      choice(run.activations),
       engine(its_engine),
       compute(host.stream(Lane::compute)),
       device(host),
-      memory(decoder, most, type),
+      memory(decoder, run),
       activations(host.allocate("activations", memory.bytes)),
-      operations(std::make_unique<kernels::HostOperations>(host, type, decoder_shapes(decoder, most, memory))),
-      host_tokens(static_cast<std::size_t>(most.tokens())),
-      host_targets(host_tokens.size()),
-      host_losses(host_tokens.size()),
-      host_logits(static_cast<std::size_t>(decoder.vocabulary * size_of(type))) {
+      operations(std::make_unique<kernels::HostOperations>(host, run.precision,
+                                                           decoder_shapes(decoder, batch, memory.head))),
+      residual(engine, host, memory.chain, choice, activations.data() + memory.residual),
+      host_logits(static_cast<std::size_t>(decoder.vocabulary * size_of(run.precision))) {
   const Layout& layout = engine.layout();
   embedding_unit = layout.unit("embedding");
   positions_unit = layout.unit("positions");
@@ -71,41 +71,52 @@ void Decoder::State::check_tokens(std::span<const std::int32_t> tokens) const {
   }
 }
 
-void Decoder::State::upload(std::span<const std::int32_t> tokens, std::vector<std::int32_t>& staging,
-                            std::int64_t place) {
-  copied.wait();
-  std::copy(tokens.begin(), tokens.end(), staging.begin());
-  compute.copy(at(place), staging.data(), static_cast<std::int64_t>(tokens.size_bytes()), "tokens");
-}
-
-void Decoder::State::start(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) {
+void Decoder::State::check(const MicroBatch& micro_batch) const {
   const auto expected = static_cast<std::size_t>(batch.tokens());
-  if (tokens.size() != expected || targets.size() != expected) {
+  if (micro_batch.tokens.size() != expected || micro_batch.targets.size() != expected) {
     throw std::logic_error("Decoder: a batch must have " + std::to_string(expected) +
-                           " tokens and targets, not " + std::to_string(tokens.size()) + " and " +
-                           std::to_string(targets.size()));
+                           " tokens and targets, not " + std::to_string(micro_batch.tokens.size()) + " and " +
+                           std::to_string(micro_batch.targets.size()));
   }
-  check_tokens(tokens);
-  check_tokens(targets);
-  upload(tokens, host_tokens, memory.tokens);
-  upload(targets, host_targets, memory.targets);
-  copied = compute.record();
-  forward(batch);
+  check_tokens(micro_batch.tokens);
+  check_tokens(micro_batch.targets);
 }
 
-double Decoder::State::mean_loss(std::int64_t rows) {
+void Decoder::State::reserve_host(std::size_t micro_batches) {
+  copied.wait();
+  const auto tokens = micro_batches * static_cast<std::size_t>(batch.tokens());
+  if (host_tokens.size() >= tokens) return;
+  host_tokens.resize(tokens);
+  host_targets.resize(tokens);
+  host_losses.resize(tokens);
+}
+
+void Decoder::State::upload(const MicroBatch& micro_batch, std::size_t index, int micro) {
+  const auto first = static_cast<std::ptrdiff_t>(index) * batch.tokens();
+  const auto copy = [&](std::int32_t* place, std::span<const std::int32_t> from,
+                        std::vector<std::int32_t>& host) {
+    const auto staged = std::copy(from.begin(), from.end(), host.begin() + first) - std::ssize(from);
+    compute.copy(place, &*staged, static_cast<std::int64_t>(from.size_bytes()), "tokens");
+  };
+  copy(tokens_of(micro), micro_batch.tokens, host_tokens);
+  if (!micro_batch.targets.empty()) copy(targets_of(micro), micro_batch.targets, host_targets);
+  copied = compute.record();
+}
+
+double Decoder::State::mean_loss(std::size_t index, std::int64_t rows) {
   copied.wait();
   device.check();
+  const std::span<const float> losses(host_losses);
   double sum = 0;
-  for (const float loss : std::span(host_losses).first(static_cast<std::size_t>(rows))) {
+  for (const float loss :
+       losses.subspan(index * static_cast<std::size_t>(batch.tokens()), static_cast<std::size_t>(rows))) {
     sum += static_cast<double>(loss);
   }
   return sum / static_cast<double>(rows);
 }
 
-Decoder::Decoder(const DecoderConfig& config, const Batch& batch, DType precision, HostDevice& device,
-                 Engine& engine)
-    : state_(std::make_unique<State>(config, batch, precision, device, engine)) {}
+Decoder::Decoder(const DecoderConfig& config, const DecoderRun& run, HostDevice& device, Engine& engine)
+    : state_(std::make_unique<State>(config, run, device, engine)) {}
 Decoder::~Decoder() = default;
 
 void Decoder::initialize(std::uint64_t seed) {
@@ -141,22 +152,38 @@ void Decoder::initialize(std::uint64_t seed) {
   constant(s.final_bias, 0.0f);
 }
 
+std::vector<double> Decoder::train(std::span<const MicroBatch> micro_batches) {
+  State& s = *state_;
+  for (const MicroBatch& one : micro_batches) s.check(one);
+  s.reserve_host(micro_batches.size());
+  const auto at_once = static_cast<std::size_t>(s.memory.chain.micro_batches);
+  for (std::size_t first = 0; first < micro_batches.size(); first += at_once) {
+    const std::size_t count = std::min(at_once, micro_batches.size() - first);
+    for (std::size_t i = 0; i < count; ++i) s.upload(micro_batches[first + i], first + i, static_cast<int>(i));
+    s.pass(static_cast<int>(count), first);
+  }
+  std::vector<double> losses;
+  for (std::size_t i = 0; i < micro_batches.size(); ++i) losses.push_back(s.mean_loss(i, s.batch.tokens()));
+  return losses;
+}
+
 double Decoder::train(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) {
-  state_->start(tokens, targets);
-  state_->head(true);
-  state_->backward();
-  return state_->mean_loss(state_->batch.tokens());
+  return train(std::array{MicroBatch{tokens, targets}}).front();
 }
 
 double Decoder::loss(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                      std::int64_t counted) {
-  const Batch& batch = state_->batch;
-  if (counted == 0 || counted > batch.sequences) {
+  State& s = *state_;
+  if (counted == 0 || counted > s.batch.sequences) {
     throw std::logic_error("Decoder::loss: there are no such sequences to count");
   }
-  state_->start(tokens, targets);
-  state_->head(false);
-  return state_->mean_loss(counted < 0 ? batch.tokens() : counted * batch.length);
+  s.check({tokens, targets});
+  s.reserve_host(1);
+  s.upload({tokens, targets}, 0, 0);
+  s.residual.begin(false);
+  s.forward(s.batch, 1);
+  s.head(1, 0, false);
+  return s.mean_loss(0, counted < 0 ? s.batch.tokens() : counted * s.batch.length);
 }
 
 }  // namespace spillway::models

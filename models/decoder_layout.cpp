@@ -20,6 +20,10 @@ class Places {
     end_ += (bytes + 63) / 64 * 64;
     return place;
   }
+  std::int64_t next_end(std::int64_t bytes) {
+    next(bytes);
+    return end_;
+  }
   std::int64_t end() const { return end_; }
 
  private:
@@ -92,42 +96,67 @@ void check_batch(const DecoderConfig& config, const Batch& batch) {
   }
 }
 
-DecoderMemory::DecoderMemory(const DecoderConfig& config, const Batch& batch, DType type) {
+namespace {
+
+/// Gives a layer its places, and returns where they end.
+Places kept_places(const DecoderConfig& config, const Batch& batch, DType type, DecoderMemory::Layer& layer) {
+  const std::int64_t count = batch.tokens(), row = config.hidden * size_of(type);
+  Places places;
+  layer.qkv = places.next(count * 3 * row);
+  layer.attended = places.next(count * row);
+  layer.expand = places.next(count * config.inner * size_of(type));
+  layer.middle = places.next(count * row);
+  layer.log_sum_exp = places.next(count * config.heads * 4);
+  return places;
+}
+
+}  // namespace
+
+ActivationChain decoder_chain(const DecoderConfig& config, const DecoderRun& run) {
+  const Batch& batch = run.batch;
+  const auto tokens = static_cast<double>(batch.tokens()), hidden = static_cast<double>(config.hidden);
+  DecoderMemory::Layer layer;
+  return {.layers = config.layers,
+          .micro_batches = run.at_once,
+          .input_bytes = Places().next_end(batch.tokens() * config.hidden * size_of(run.precision)),
+          .kept_bytes = kept_places(config, batch, run.precision, layer).end(),
+          // The products of a layer but for the last one, and attention over the whole sequence.
+          .layer_flops = tokens * (2 * hidden * (4 * hidden + static_cast<double>(config.inner)) +
+                                   4 * static_cast<double>(batch.length) * hidden)};
+}
+
+DecoderMemory::DecoderMemory(const DecoderConfig& config, const DecoderRun& run) {
+  const Batch& batch = run.batch;
   check_batch(config, batch);
-  const std::int64_t count = batch.tokens();
-  const std::int64_t row = config.hidden * size_of(type);  // bytes of a token in the residual stream
-  const std::int64_t wide = std::max(config.inner, config.hidden) * size_of(type);
-  const std::int64_t wider = std::max(config.inner, 3 * config.hidden) * size_of(type);
+  const std::int64_t count = batch.tokens(), element = size_of(run.precision);
+  const std::int64_t row = config.hidden * element;  // bytes of a token in the residual stream
 
   Places places;
-  input_bytes = (count * row + 63) / 64 * 64;
-  inputs = places.next((config.layers + 1) * input_bytes);
-  stream = places.next(count * row);
-  attended = places.next(count * row);
-  qkv = places.next(count * 3 * row);
-  expand = places.next(count * wide);
-  active = places.next(count * wider);
+  chain = decoder_chain(config, run);
+  kept_places(config, batch, run.precision, kept_layer);
+  residual = places.next(activation_buffers(chain, run.activations) * chain.input_bytes);
+  kept = places.next(run.activations.kept * chain.micro_batches * chain.kept_bytes);
+  added = work.attended = places.next(count * row);
+  work.qkv = places.next(count * 3 * row);
+  expand = work.expand = places.next(count * std::max(config.inner, config.hidden) * element);
+  active = places.next(count * std::max(config.inner, 3 * config.hidden) * element);
 
-  // The head uses the same bytes behind `attended`: the gradient first, logits for as many rows as fit behind
-  // it.
-  Places in_head(qkv);
-  head_gradient = in_head.next(count * row);
-  logits = in_head.end();
-  const std::int64_t logits_row = config.vocabulary * size_of(type);
+  // In the head, logits for as many rows as fit behind the norm's output.
+  logits = work.qkv;
+  const std::int64_t logits_row = config.vocabulary * element;
   const std::int64_t fitting = std::clamp((places.end() - logits) / logits_row, std::int64_t{1}, count);
   head.count = (count + fitting - 1) / fitting;
   head.rows = (count + head.count - 1) / head.count;
   head.count = (count + head.rows - 1) / head.rows;
   head.last = count - (head.count - 1) * head.rows;
-  in_head.next(head.rows * logits_row);
 
-  places = Places(std::max(places.end(), in_head.end()));
+  places = Places(std::max(places.end(), Places(logits).next_end(head.rows * logits_row)));
   mean = places.next(count * 4);
   inverse_deviation = places.next(count * 4);
-  log_sum_exp = places.next(count * config.heads * 4);
+  work.log_sum_exp = places.next(count * config.heads * 4);
   losses = places.next(count * 4);
-  tokens = places.next(count * 4);
-  targets = places.next(count * 4);
+  tokens = places.next(chain.micro_batches * count * 4);
+  targets = places.next(chain.micro_batches * count * 4);
   bytes = places.end();
 }
 
@@ -141,7 +170,7 @@ std::vector<std::int64_t> sampling_lengths(const Batch& batch) {
   return lengths;
 }
 
-kernels::Shapes decoder_shapes(const DecoderConfig& config, const Batch& batch, const DecoderMemory& memory) {
+kernels::Shapes decoder_shapes(const DecoderConfig& config, const Batch& batch, const HeadChunks& head) {
   kernels::Shapes shapes;
   const auto add_layer = [&](std::int64_t sequences, std::int64_t length) {
     const std::int64_t rows = sequences * length;
@@ -155,7 +184,7 @@ kernels::Shapes decoder_shapes(const DecoderConfig& config, const Batch& batch, 
   for (const std::int64_t length : sampling_lengths(batch)) {
     if (batch.sequences != 1 || length != batch.length) add_layer(1, length);
   }
-  for (const std::int64_t rows : {memory.head.rows, memory.head.last, std::int64_t{1}}) {
+  for (const std::int64_t rows : {head.rows, head.last, std::int64_t{1}}) {
     add_once(shapes.linears, {rows, config.hidden, config.vocabulary});
   }
   return shapes;
@@ -168,9 +197,8 @@ double flops_per_token(const DecoderConfig& config, std::int64_t length) {
   return 6 * weights + 12 * layers * hidden * static_cast<double>(length);
 }
 
-Layout decoder_layout(const DecoderConfig& config, const Batch& batch, DType precision, int device_threads,
-                      const std::optional<std::vector<std::string>>& no_decay) {
-  const DecoderMemory memory(config, batch, precision);
+Layout decoder_layout(const DecoderConfig& config, const DecoderRun& run) {
+  const DecoderMemory memory(config, run);
   std::vector<UnitSpec> units;
   units.push_back({.name = "embedding",
                    .parameters = {{.name = "wte.weight", .shape = {config.vocabulary, config.hidden}}},
@@ -181,14 +209,17 @@ Layout decoder_layout(const DecoderConfig& config, const Batch& batch, DType pre
   units.push_back({.name = "final",
                    .parameters = {{.name = "ln_f.weight", .shape = {config.hidden}},
                                   {.name = "ln_f.bias", .shape = {config.hidden}}}});
-  assign_decay_groups(units, no_decay);
+  assign_decay_groups(units, run.no_decay);
 
   LayoutOptions options;
   options.live_units = 2;
   options.live_gradients = 1;
-  options.model_memory = {{"activations", memory.bytes},
-                          {"scratch", kernels::HostOperations::scratch_bytes(
-                                          precision, decoder_shapes(config, batch, memory), device_threads)}};
+  options.model_memory = {
+      {"activations", memory.bytes},
+      {"scratch", kernels::HostOperations::scratch_bytes(
+                      run.precision, decoder_shapes(config, run.batch, memory.head), run.device_threads)}};
+  options.activations.assign(static_cast<std::size_t>(activation_slots(memory.chain, run.activations)),
+                             {.tier = run.activations.tier, .bytes = memory.chain.input_bytes});
   return Layout(units, options);
 }
 

@@ -20,34 +20,42 @@ struct HeadChunks {
   std::int64_t last = 0;   ///< rows of the last chunk
 };
 
-/// Places in the one allocation "activations". Offsets and sizes are bytes. With N tokens, hidden size H, inner
-/// size I, vocabulary V and c rows in a chunk of the head, in elements of the type:
-///   inputs     (layers + 1) N H    the input of each layer, and the last layer's output
-///   stream     N H                 the gradient of the residual stream
-///   workspace  N H + 3 N H + N max(I, H) + N max(I, 3H), at least 2 N H + c V
-/// With I = 4H the model holds (layers + 14) N H elements. All that lies within a layer is computed again in
-/// its backward pass; the middle of the residual stream lies where the layer's output was, which is dead by
-/// then.
+/// Places in the one allocation "activations". Offsets and sizes are bytes. With N tokens in a micro-batch, M
+/// of them at once, hidden size H, inner size I, vocabulary V and c rows in a chunk of the head, in elements of
+/// the type:
+///   residual   activation_buffers() N H   the residual stream between layers, and its gradient
+///   kept       M (5 N H + N I) for each layer that is kept; and log_sum_exp
+///   workspace  N H + 3 N H + N max(I, H) + N max(I, 3H), at least N H + c V
+/// Where every layer keeps its input and nothing else, I = 4H and M = 1, the model holds (layers + 14) N H
+/// elements.
 struct DecoderMemory {
-  DecoderMemory(const DecoderConfig& config, const Batch& batch, DType type);
+  DecoderMemory(const DecoderConfig& config, const DecoderRun& run);
 
+  ActivationChain chain;
   HeadChunks head;
 
-  std::int64_t inputs = 0, input_bytes = 0;  ///< layer l's input lies at inputs + l * input_bytes
-  std::int64_t stream = 0;
+  std::int64_t residual = 0;
+  std::int64_t kept = 0;  ///< of layer layers - kept + i and micro-batch m at kept + (i M + m) kept_bytes
   // The workspace, inside a layer:
-  std::int64_t attended = 0;  ///< [N, H] what attention gives; later what is added to the residual stream
-  std::int64_t qkv = 0;       ///< [N, 3H]
-  std::int64_t expand = 0;  ///< [N, max(I, H)] the MLP before GELU; in turn ln_1's output and gradients [N, H]
-  std::int64_t active = 0;  ///< [N, max(I, 3H)] after GELU; in turn ln_2's output and the gradients of I and 3H
-  // The workspace, in the head (`attended` is the final norm's output):
-  std::int64_t head_gradient = 0;  ///< [N, H] with respect to the final norm's output
-  std::int64_t logits = 0;         ///< [rows, V]
+  std::int64_t expand = 0;  ///< [N, max(I, H)] the norms' outputs and gradients, and, unless kept, as below
+  std::int64_t active = 0;  ///< [N, max(I, 3H)] ln_2's output; after GELU; in turn the gradients of I and 3H
+  std::int64_t added = 0;   ///< [N, H] what is added to the residual stream; the same as `work.attended`
+  /// What of a layer's forward pass its backward pass needs, besides the input.
+  struct Layer {
+    std::int64_t qkv = 0;          ///< [N, 3H]
+    std::int64_t attended = 0;     ///< [N, H] what attention gives
+    std::int64_t expand = 0;       ///< [N, I] the MLP before GELU
+    std::int64_t middle = 0;       ///< [N, H] the residual stream behind attention; kept only
+    std::int64_t log_sum_exp = 0;  ///< fp32[sequences, heads, length]
+  };
+  Layer work;        ///< in the workspace
+  Layer kept_layer;  ///< from the begin of what a kept layer keeps
+  // The workspace, in the head (`added` is the final norm's output):
+  std::int64_t logits = 0;  ///< [rows, V]
   // fp32 and integers:
   std::int64_t mean = 0, inverse_deviation = 0;  ///< [N] of the norm computed last
-  std::int64_t log_sum_exp = 0;                  ///< [sequences, heads, length]
   std::int64_t losses = 0;                       ///< [N]
-  std::int64_t tokens = 0, targets = 0;          ///< int32[N]
+  std::int64_t tokens = 0, targets = 0;          ///< int32[M, N]
 
   std::int64_t bytes = 0;  ///< of the whole
 };
@@ -56,6 +64,6 @@ struct DecoderMemory {
 std::vector<std::int64_t> sampling_lengths(const Batch& batch);
 
 /// All shapes with which the decoder calls its operations.
-kernels::Shapes decoder_shapes(const DecoderConfig& config, const Batch& batch, const DecoderMemory& memory);
+kernels::Shapes decoder_shapes(const DecoderConfig& config, const Batch& batch, const HeadChunks& head);
 
 }  // namespace spillway::models

@@ -73,22 +73,23 @@ std::vector<std::int32_t> Decoder::sample(std::span<const std::int32_t> prompt, 
     const std::int64_t length = *std::lower_bound(lengths.begin(), lengths.end(), used);
     std::vector<std::int32_t> context(text.end() - used, text.end());
     context.resize(static_cast<std::size_t>(length), 0);
-    s.upload(context, s.host_tokens, s.memory.tokens);
-    s.copied = s.compute.record();
-    s.forward({1, length});
+    s.reserve_host(1);
+    s.upload({.tokens = context, .targets = {}}, 0, 0);
+    s.residual.begin(false);
+    s.forward({1, length}, 1);
 
     {
       const UnitView view = s.engine.gather(s.final_unit);
-      const auto* const outputs = static_cast<const std::byte*>(s.input(s.config.layers));
-      s.operations->layer_norm(s.at(s.memory.attended), s.at<float>(s.memory.mean),
+      const auto* const outputs = static_cast<const std::byte*>(s.residual.read(s.config.layers, 0));
+      s.operations->layer_norm(s.at(s.memory.added), s.at<float>(s.memory.mean),
                                s.at<float>(s.memory.inverse_deviation),
                                outputs + (used - 1) * hidden * size_of(type), view.parameter(s.final_weight),
                                view.parameter(s.final_bias), 1, hidden, s.config.epsilon, s.final_unit);
     }
     {
       const UnitView view = s.engine.gather(s.embedding_unit);
-      s.operations->linear(s.at(s.memory.logits), s.at(s.memory.attended), view.parameter(s.token_table),
-                           nullptr, {1, hidden, s.config.vocabulary}, s.embedding_unit);
+      s.operations->linear(s.at(s.memory.logits), s.at(s.memory.added), view.parameter(s.token_table), nullptr,
+                           {1, hidden, s.config.vocabulary}, s.embedding_unit);
     }
     s.compute.copy(s.host_logits.data(), s.at(s.memory.logits), static_cast<std::int64_t>(s.host_logits.size()),
                    "logits");

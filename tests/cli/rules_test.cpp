@@ -70,8 +70,8 @@ class Rules : public testing::Test {
     const models::Batch batch{.sequences = kSequences, .length = kLength};
     HostDevice device(HostDeviceOptions{.threads = 1});
     SingleRankCommunicator communicator;
-    Engine engine(config, models::decoder_layout(model, batch, DType::bf16, 1), device, communicator);
-    models::Decoder decoder(model, batch, DType::bf16, device, engine);
+    Engine engine(config, models::decoder_layout(model, {.batch = batch}), device, communicator);
+    models::Decoder decoder(model, {.batch = batch}, device, engine);
     decoder.initialize(77);
 
     const HyperParameters weights{.optimizer = decoupled ? Optimizer::adamw : Optimizer::adam,

@@ -67,7 +67,7 @@ TEST(DecoderConfig, ReadsAPublishedFile) {
                                                     "config.json");
   EXPECT_EQ(config.hidden, 768);
   EXPECT_EQ(config.inner, 3072);
-  EXPECT_EQ(decoder_layout(config, {1, 16}, DType::bf16, 1).parameter_count(), 124439808);  // "124M"
+  EXPECT_EQ(decoder_layout(config, {.batch = {1, 16}}).parameter_count(), 124439808);  // "124M"
 }
 
 TEST(DecoderConfig, NamesTheKeyOfWhatItRefuses) {
@@ -124,7 +124,7 @@ TEST(DecoderConfig, SuggestsTheKeyThatWasMeant) {
 TEST(DecoderLayout, RefusesWhatOverflows) {
   const auto refusal = [](DecoderConfig config, Batch batch) -> std::string {
     try {
-      decoder_layout(config, batch, DType::fp32, 1);
+      decoder_layout(config, {.batch = batch});
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::configuration);
       return error.what();

@@ -51,6 +51,7 @@ struct RigOptions {
   int threads = 1;
   double clip = 1.0;
   std::int64_t device_memory = -1;
+  ActivationPolicy activations = ActivationPolicy::recompute;
 };
 
 class Rig {
@@ -58,9 +59,10 @@ class Rig {
   explicit Rig(const RigOptions& options = {})
       : options_(options),
         device_({.memory = options.device_memory, .threads = options.threads}),
-        layout_(decoder_layout(options.decoder, options.batch, options.precision, options.threads)),
+        run_(decoder_run(options.decoder, options.batch, config(options))),
+        layout_(decoder_layout(options.decoder, run_)),
         engine_(config(options), layout_, device_, communicator_),
-        decoder_(options.decoder, options.batch, options.precision, device_, engine_) {}
+        decoder_(options.decoder, run_, device_, engine_) {}
 
   HostDevice& device() { return device_; }
   Engine& engine() { return engine_; }
@@ -130,6 +132,7 @@ class Rig {
     config.device_memory = options.device_memory;
     config.device_threads = options.threads;
     config.update_threads = options.threads;
+    config.activations = options.activations;
     return config;
   }
   std::vector<float> collect(int p, const std::function<void(const Engine::Sink&)>& reader) const {
@@ -143,6 +146,7 @@ class Rig {
   RigOptions options_;
   HostDevice device_;
   SingleRankCommunicator communicator_;
+  DecoderRun run_;
   Layout layout_;
   Engine engine_;
   Decoder decoder_;

@@ -61,14 +61,14 @@ TEST(Decoder, MemoryFollowsTheFormula) {
       .layers = 14, .heads = 6, .hidden = 384, .positions = 256, .vocabulary = 256, .inner = 1536};
   const Batch batch{.sequences = 4, .length = 256};
   const std::int64_t tokens = batch.tokens();
-  const DecoderMemory memory(config, batch, DType::bf16);
+  const DecoderMemory memory(config, {.batch = batch});
   EXPECT_EQ(memory.bytes, 2 * (config.layers + 14) * tokens * config.hidden + 4 * tokens * (config.heads + 5));
   EXPECT_EQ(memory.head.count, 1);
 
   // A large vocabulary: logits stay within the workspace, and every row is in a chunk.
   DecoderConfig large = config;
   large.vocabulary = 50257;
-  const DecoderMemory chunked(large, batch, DType::bf16);
+  const DecoderMemory chunked(large, {.batch = batch});
   EXPECT_EQ(chunked.bytes, memory.bytes);
   EXPECT_GT(chunked.head.count, 1);
   EXPECT_EQ((chunked.head.count - 1) * chunked.head.rows + chunked.head.last, tokens);
@@ -77,13 +77,13 @@ TEST(Decoder, MemoryFollowsTheFormula) {
   EXPECT_LE(chunked.logits + chunked.head.rows * large.vocabulary * 2, chunked.mean);
 
   // One row of logits larger than the workspace: it grows to hold one.
-  const DecoderMemory one_row(large, {.sequences = 1, .length = 2}, DType::fp32);
+  const DecoderMemory one_row(large, {.batch = {.sequences = 1, .length = 2}, .precision = DType::fp32});
   EXPECT_EQ(one_row.head.count, 2);
   EXPECT_LE(one_row.logits + large.vocabulary * 4, one_row.mean);
 }
 
 TEST(Decoder, LayoutNamesParametersAndGroups) {
-  const Layout layout = decoder_layout(kTiny, kTinyBatch, DType::bf16, 1);
+  const Layout layout = decoder_layout(kTiny, {.batch = kTinyBatch});
   EXPECT_EQ(layout.units().size(), 5u);
   EXPECT_EQ(layout.parameters().size(), 2u + 2u * 12u + 2u);
   EXPECT_EQ(layout.units()[static_cast<std::size_t>(layout.unit("embedding"))].uses, 2);
@@ -152,7 +152,7 @@ TEST(Decoder, RefusesTokensOutsideTheVocabulary) {
 
 TEST(Decoder, RefusesSequencesThatDoNotFit) {
   for (const Batch batch : {Batch{1, 17}, Batch{1, 0}, Batch{0, 4}, Batch{-1, 4}}) {
-    EXPECT_THROW(decoder_layout(kTiny, batch, DType::fp32, 1), Error) << batch.sequences << " " << batch.length;
+    EXPECT_THROW(decoder_layout(kTiny, {.batch = batch}), Error) << batch.sequences << " " << batch.length;
   }
 }
 

@@ -59,14 +59,15 @@ TEST(DecayGroups, ReachTheDecodersLayout) {
   const auto group = [&](const Layout& layout, const char* name) {
     return layout.parameters()[static_cast<std::size_t>(layout.parameter(name))].group;
   };
-  const Layout usual = decoder_layout(config, {1, 8}, DType::bf16, 1);
+  const Layout usual = decoder_layout(config, {.batch = {1, 8}});
   for (const char* name : {"wte.weight", "wpe.weight", "h.0.attn.c_attn.weight", "h.0.mlp.c_proj.weight"}) {
     EXPECT_EQ(group(usual, name), 0) << name;
   }
   for (const char* name : {"ln_f.weight", "ln_f.bias", "h.0.ln_1.weight", "h.0.attn.c_attn.bias"}) {
     EXPECT_EQ(group(usual, name), 1) << name;
   }
-  const Layout other = decoder_layout(config, {1, 8}, DType::bf16, 1, std::vector<std::string>{"w?e.weight"});
+  const Layout other =
+      decoder_layout(config, {.batch = {1, 8}, .no_decay = std::vector<std::string>{"w?e.weight"}});
   EXPECT_EQ(group(other, "wpe.weight"), 1);
   EXPECT_EQ(group(other, "ln_f.bias"), 0);
 }

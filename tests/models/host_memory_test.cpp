@@ -51,8 +51,9 @@ Measured train(std::int64_t layers) {
   config.update_threads = 1;
   HostDevice device({.threads = 1});
   SingleRankCommunicator communicator;
-  Engine engine(config, decoder_layout(decoder, batch, DType::bf16, 1), device, communicator);
-  Decoder model(decoder, batch, DType::bf16, device, engine);
+  const DecoderRun run{.batch = batch};
+  Engine engine(config, decoder_layout(decoder, run), device, communicator);
+  Decoder model(decoder, run, device, engine);
   model.initialize(1);
   for (int step = 0; step < 2; ++step) {
     engine.begin_step({Rig::groups(), 1});

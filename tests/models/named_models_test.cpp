@@ -23,7 +23,7 @@ TEST(NamedModels, HaveThePublishedNumbersOfParameters) {
                                                       {"gpt2-large", 774'030'080}, {"gpt2-xl", 1'557'611'200}};
   EXPECT_EQ(named_models().size(), published.size());
   for (const auto& [name, count] : published) {
-    const Layout layout = decoder_layout(named(name), {1, 64}, DType::bf16, 1);
+    const Layout layout = decoder_layout(named(name), {.batch = {1, 64}});
     if (count > 0) {
       EXPECT_EQ(layout.parameter_count(), count) << name;
     } else {

@@ -48,11 +48,12 @@ std::string train(const Choice& choice, int steps) {
   config.gradient_clipping = choice.clip;
   config.update_threads = choice.update_threads;
   config.state_format = choice.format;
-  const Layout layout = decoder_layout(kDecoder, kBatch, DType::bf16, choice.device_threads);
+  config.device_threads = choice.device_threads;
+  const DecoderRun run = decoder_run(kDecoder, kBatch, config);
   HostDevice device({.threads = choice.device_threads});
   SingleRankCommunicator communicator;
-  Engine engine(config, layout, device, communicator);
-  Decoder decoder(kDecoder, kBatch, DType::bf16, device, engine);
+  Engine engine(config, decoder_layout(kDecoder, run), device, communicator);
+  Decoder decoder(kDecoder, run, device, engine);
   decoder.initialize(7);
   std::uint32_t stream = 0;
   for (int step = 0; step < steps; ++step) {

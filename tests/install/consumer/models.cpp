@@ -12,13 +12,12 @@ int main() {
   const auto decoder = spillway::models::parse_decoder_config(
       R"({"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 32, "n_positions": 16, "vocab_size": 64})",
       "consumer");
-  const spillway::models::Batch batch{.sequences = 1, .length = 16};
+  const spillway::models::DecoderRun run{.batch = {.sequences = 1, .length = 16}};
   const spillway::Config config;
   spillway::HostDevice device({});
   spillway::SingleRankCommunicator communicator;
-  spillway::Engine engine(config, spillway::models::decoder_layout(decoder, batch, config.precision, 1), device,
-                          communicator);
-  spillway::models::Decoder model(decoder, batch, config.precision, device, engine);
+  spillway::Engine engine(config, spillway::models::decoder_layout(decoder, run), device, communicator);
+  spillway::models::Decoder model(decoder, run, device, engine);
   model.initialize(1);
   const std::vector<std::int32_t> tokens(16, 7);
   engine.begin_step({.groups = {{}, {}}});
