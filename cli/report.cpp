@@ -224,9 +224,11 @@ std::string description(const Setup& setup, const models::TokenData* data, const
   text += entry("places",
                 fmt::format("optimizer {}, parameters {}", place(c.optimizer_tier, c.optimizer_nvme_paths),
                             place(c.parameter_tier, c.parameter_nvme_paths)));
+  text += entry("activations",
+                models::describe(models::decoder_chain(setup.model, setup.run), setup.run.activations));
   if (io) text += entry("drive", io_text(c, *io));
   if (io && io->places.size() > 1) text += entry("shares", shares_text(*io));
-  if (!c.io_faults.empty() && is_on_nvme(c)) {
+  if (!c.io_faults.empty() && (is_on_nvme(c) || ActivationBytes(setup.layout).nvme > 0)) {
     text += entry("FAULTS", fmt::format("THE DRIVE FAILS ON PURPOSE (spillway.io_faults): {}", c.io_faults));
   }
   text += entry("threads", fmt::format("host device {}, update {} ({}){}{}", c.device_threads, c.update_threads,
@@ -300,15 +302,17 @@ json planned_by_name(const TierPlan& plan) {
 }
 
 json row_of(const Setup& setup, std::string_view command) {
-  return {{"version", SPILLWAY_VERSION},
-          {"format_version", kReportFormatVersion},
-          {"command", command},
-          {"config", json::parse(to_json(setup.config))},
-          {"assumed", setup.config.assumed},
-          {"notes", setup.config.notes},
-          {"params", setup.layout.parameter_count()},
-          {"units", setup.layout.units().size()},
-          {"machine", machine_json()}};
+  return {
+      {"version", SPILLWAY_VERSION},
+      {"format_version", kReportFormatVersion},
+      {"command", command},
+      {"config", json::parse(to_json(setup.config))},
+      {"assumed", setup.config.assumed},
+      {"notes", setup.config.notes},
+      {"activations", models::describe(models::decoder_chain(setup.model, setup.run), setup.run.activations)},
+      {"params", setup.layout.parameter_count()},
+      {"units", setup.layout.units().size()},
+      {"machine", machine_json()}};
 }
 
 std::string list_of(json row) {

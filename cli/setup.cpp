@@ -128,9 +128,13 @@ struct Drives {
   std::int64_t limit = 0;          ///< bytes in all, where the drives share like that
 };
 
-void settle_drives(const Config& config, Limits& limits) {
+void settle_drives(const Config& config, bool moves_activations, Limits& limits) {
   std::optional<Drives> parameters, optimizer;
-  if (config.parameter_tier == Tier::nvme) parameters.emplace(config, config.parameter_nvme_paths);
+  if (config.parameter_tier == Tier::nvme) {
+    parameters.emplace(config, config.parameter_nvme_paths);
+  } else if (moves_activations) {
+    parameters.emplace(config, activation_directories(config));
+  }
   if (config.optimizer_tier == Tier::nvme) optimizer.emplace(config, config.optimizer_nvme_paths);
   limits.is_one_drive = parameters && optimizer && parameters->shares == optimizer->shares;
   if (parameters) limits.parameter_drive = parameters->limit;
@@ -186,10 +190,10 @@ Setup prepare(const TrainOptions& options) {
   const models::Batch batch{.sequences = config.micro_batch, .length = config.sequence_length};
   Limits limits;
   settle_memory(config, limits);
-  // A run reserves its space on the drive at once, and is refused there; a dry run reserves nothing.
-  if (options.dry_run) settle_drives(config, limits);
   const models::DecoderRun run = models::decoder_run(model, batch, config, limits.memory);
   Layout layout = models::decoder_layout(model, run);
+  // A run reserves its space on the drive at once, and is refused there; a dry run reserves nothing.
+  if (options.dry_run) settle_drives(config, ActivationBytes(layout).nvme > 0, limits);
   return {std::move(config), model, batch, run, std::move(layout), limits};
 }
 

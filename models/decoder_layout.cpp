@@ -218,8 +218,20 @@ Layout decoder_layout(const DecoderConfig& config, const DecoderRun& run) {
       {"activations", memory.bytes},
       {"scratch", kernels::HostOperations::scratch_bytes(
                       run.precision, decoder_shapes(config, run.batch, memory.head), run.device_threads)}};
-  options.activations.assign(static_cast<std::size_t>(activation_slots(memory.chain, run.activations)),
-                             {.tier = run.activations.tier, .bytes = memory.chain.input_bytes});
+  // In the order of ResidualStore's slots: inputs, the last layer's output, the gradient.
+  const ActivationChoice& choice = run.activations;
+  const auto add_slots = [&](std::int64_t rows, std::int64_t saves, std::int64_t loads) {
+    options.activations.insert(options.activations.end(), static_cast<std::size_t>(rows * run.at_once),
+                               {.tier = choice.tier,
+                                .bytes = memory.chain.input_bytes,
+                                .saves = static_cast<int>(saves),
+                                .loads = static_cast<int>(loads)});
+  };
+  add_slots(choice.moved, 1, choice.moves_between ? 2 : 1);
+  if (choice.moves_between) {
+    add_slots(1, 1, 2);
+    add_slots(1, config.layers + 2, config.layers + 3);
+  }
   return Layout(units, options);
 }
 

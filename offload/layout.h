@@ -31,6 +31,8 @@ struct UnitSpec {
 struct ActivationSlot {
   Tier tier = Tier::host;  ///< host or nvme
   std::int64_t bytes = 0;
+  /// How often it is saved and loaded in a pass of the micro-batches that are computed together.
+  int saves = 1, loads = 1;
 };
 
 struct LayoutOptions {

@@ -21,7 +21,9 @@ StepTraffic step_traffic(const Layout& layout, const Config& config, int gathers
     }
   }
   const bool spills = Room(layout, config).spills_gradients;
-  const std::int64_t times = std::int64_t{gathers} * config.accumulation;
+  // Unit by unit, all micro-batches of a step are one pass.
+  const std::int64_t passes = config.accumulation_order == AccumulationOrder::layer ? 1 : config.accumulation;
+  const std::int64_t times = gathers * passes;
   const bool update_on_device = config.optimizer_tier == Tier::device;
   StepTraffic traffic;
   for (const Layout::Unit& unit : layout.units()) {
@@ -46,6 +48,12 @@ StepTraffic step_traffic(const Layout& layout, const Config& config, int gathers
   // The update has the weights where it is; gradients go there once for each micro-batch.
   if (update_on_device != (config.parameter_tier == Tier::device)) traffic.copied += 2 * updated;
   if (!update_on_device) traffic.copied += config.accumulation * gradients;
+  for (const ActivationSlot& slot : layout.options().activations) {
+    traffic.copied += passes * (slot.saves + slot.loads) * slot.bytes;
+    if (slot.tier != Tier::nvme) continue;
+    traffic.nvme_written += passes * slot.saves * round_up(slot.bytes, kBlockBytes);
+    traffic.nvme_read += passes * slot.loads * round_up(slot.bytes, kBlockBytes);
+  }
   return traffic;
 }
 

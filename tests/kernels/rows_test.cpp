@@ -174,6 +174,29 @@ TEST(LayerNorm, GradientsMatchFloat64) {
   }
 }
 
+TEST(LayerNorm, GradientMayTakeThePlaceOfWhatItIsMadeFrom) {
+  for (const DType type : kTypes) {
+    const std::int64_t rows = 37, width = 95;
+    Machine machine(type);
+    const Array x = Array::random(type, rows * width, 1), gamma = Array::random(type, width, 2);
+    Array dy = Array::random(type, rows * width, 4), dx(type, rows * width), y(type, rows * width);
+    Array mean(DType::fp32, rows), inverse(DType::fp32, rows),
+        sums[4] = {{DType::fp32, width}, {DType::fp32, width}, {DType::fp32, width}, {DType::fp32, width}};
+    machine.run.layer_norm(y.data(), mean.floats(), inverse.floats(), x.data(), gamma.data(), gamma.data(),
+                           rows, width, static_cast<float>(kEpsilon));
+    const auto backward = [&](Array& to, Array& dgamma, Array& dbeta) {
+      machine.run.layer_norm_backward(to.data(), dgamma.floats(), dbeta.floats(), nullptr, dy.data(), x.data(),
+                                      gamma.data(), mean.floats(), inverse.floats(), rows, width);
+    };
+    backward(dx, sums[0], sums[1]);
+    backward(dy, sums[2], sums[3]);
+    machine.finish();
+    EXPECT_EQ(dy.values(), dx.values());
+    EXPECT_EQ(sums[2].values(), sums[0].values());
+    EXPECT_EQ(sums[3].values(), sums[1].values());
+  }
+}
+
 TEST(LayerNorm, GradientsMatchFiniteDifferences) {
   const std::int64_t rows = 3, width = 21;
   Machine machine(DType::fp32);

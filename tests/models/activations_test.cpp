@@ -7,6 +7,7 @@
 #include "../../models/decoder_memory.h"
 #include "../../offload/engine.h"
 #include "../../offload/plan.h"
+#include "../../offload/traffic.h"
 #include "../../offload/weights_hash.h"
 #include "decoder_rig.h"
 
@@ -272,6 +273,9 @@ TEST(DecoderActivations, MoveWhatTheChoiceSaysAndNothingToEvaluateOrSample) {
       const auto up = count(trace.spans(), Lane::copy_up, "activation");
       EXPECT_EQ(down, 3 * traffic.down / chain.input_bytes) << words(config, choice);
       EXPECT_EQ(up, 3 * traffic.up / chain.input_bytes) << words(config, choice);
+      const StepTraffic step = step_traffic(training.engine.layout(), config);
+      EXPECT_EQ(step.nvme_written, training.engine.counters().nvme_written_bytes);
+      EXPECT_EQ(step.copied, (down + up) * chain.input_bytes);
 
       const auto tokens = tokens_of(1, kSmall.tokens(), kChain.vocabulary);
       training.decoder.loss(tokens, tokens);

@@ -44,10 +44,10 @@ void expect_near_in_largest(const std::vector<float>& values, const std::vector<
   EXPECT_LE(difference, 1e-5 * largest + 5e-7) << name << ", largest " << largest;
 }
 
-TEST(DecoderReference, GradientsAndTwentyStepsAgreeWithPyTorch) {
+void expect_agreement(const RigOptions& options) {
   const auto reference = read_reference();
   ASSERT_TRUE(reference.contains("losses")) << SPILLWAY_DECODER_REFERENCE;
-  Rig rig;
+  Rig rig(options);
   rig.load_reference_weights();
   std::vector<double> losses, norms;
   for (int step = 0; step < kSteps; ++step) {
@@ -78,6 +78,13 @@ TEST(DecoderReference, GradientsAndTwentyStepsAgreeWithPyTorch) {
     for (std::size_t i = 0; i < expected.size(); ++i) {
       EXPECT_NEAR(static_cast<double>(weights[i]), expected[i], 1e-5) << rig.parameter(p).name << " " << i;
     }
+  }
+}
+
+TEST(DecoderReference, GradientsAndTwentyStepsAgreeWithPyTorch) {
+  for (const auto activations : {ActivationPolicy::recompute, ActivationPolicy::keep, ActivationPolicy::host}) {
+    for (const auto order : {AccumulationOrder::micro_batch, AccumulationOrder::layer})
+      expect_agreement({.activations = activations, .order = order});
   }
 }
 

@@ -52,6 +52,7 @@ struct RigOptions {
   double clip = 1.0;
   std::int64_t device_memory = -1;
   ActivationPolicy activations = ActivationPolicy::recompute;
+  AccumulationOrder order = AccumulationOrder::micro_batch;
 };
 
 class Rig {
@@ -107,10 +108,12 @@ class Rig {
   /// complete.
   StepResult step(int number, std::vector<double>& losses, const std::function<void()>& before_step = {}) {
     engine_.begin_step({.groups = groups(), .micro_batches = kTinyMicroBatches});
-    for (int micro = 0; micro < kTinyMicroBatches; ++micro) {
-      const auto stream = kTokenStream + 2 * static_cast<std::uint32_t>(number * kTinyMicroBatches + micro);
-      losses.push_back(decoder_.train(tokens(stream), tokens(stream + 1)));
-    }
+    std::vector<std::vector<std::int32_t>> rows;
+    for (int i = 0; i < 2 * kTinyMicroBatches; ++i)
+      rows.push_back(tokens(kTokenStream + static_cast<std::uint32_t>(2 * number * kTinyMicroBatches + i)));
+    std::vector<MicroBatch> micro_batches;
+    for (std::size_t i = 0; i < rows.size(); i += 2) micro_batches.push_back({rows[i], rows[i + 1]});
+    for (const double loss : decoder_.train(micro_batches)) losses.push_back(loss);
     if (before_step) before_step();
     return engine_.step().wait();
   }
@@ -133,6 +136,7 @@ class Rig {
     config.device_threads = options.threads;
     config.update_threads = options.threads;
     config.activations = options.activations;
+    config.accumulation_order = options.order;
     return config;
   }
   std::vector<float> collect(int p, const std::function<void(const Engine::Sink&)>& reader) const {
