@@ -180,8 +180,8 @@ TEST(LayerNorm, GradientMayTakeThePlaceOfWhatItIsMadeFrom) {
     Machine machine(type);
     const Array x = Array::random(type, rows * width, 1), gamma = Array::random(type, width, 2);
     Array dy = Array::random(type, rows * width, 4), dx(type, rows * width), y(type, rows * width);
-    Array mean(DType::fp32, rows), inverse(DType::fp32, rows),
-        sums[4] = {{DType::fp32, width}, {DType::fp32, width}, {DType::fp32, width}, {DType::fp32, width}};
+    Array mean(DType::fp32, rows), inverse(DType::fp32, rows);
+    std::vector<Array> sums(4, Array::random(DType::fp32, width, 5));
     machine.run.layer_norm(y.data(), mean.floats(), inverse.floats(), x.data(), gamma.data(), gamma.data(),
                            rows, width, static_cast<float>(kEpsilon));
     const auto backward = [&](Array& to, Array& dgamma, Array& dbeta) {
