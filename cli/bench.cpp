@@ -24,6 +24,9 @@ CLI::App* add_bench(CLI::App& program, BenchOptions& options) {
   add_bench_io(*bench, options.io)->callback([&options] {
     options.chosen = [&options] { bench_io(options.io); };
   });
+  add_bench_step(*bench, options.step)->callback([&options] {
+    options.chosen = [&options] { bench_step(options.step); };
+  });
   return bench;
 }
 

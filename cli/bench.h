@@ -3,6 +3,7 @@
 // against.
 #include "bench_adam.h"
 #include "bench_io.h"
+#include "bench_step.h"
 
 #include <functional>
 #include <string_view>
@@ -18,6 +19,7 @@ namespace spillway::cli {
 struct BenchOptions {
   AdamBenchOptions adam;
   IoBenchOptions io;
+  StepBenchOptions step;
   std::function<void()> chosen;  ///< runs the sub-command that was named; empty where none was
 };
 

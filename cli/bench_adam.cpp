@@ -8,6 +8,7 @@
 #include "../cpu_adam/record.h"
 #include "adam_measurement.h"
 #include "bench.h"
+#include "bench_support.h"
 #include "machine.h"
 #include "options.h"
 #include "output_file.h"
@@ -40,9 +41,7 @@ using nlohmann::json;
 constexpr StateFormat kFormats[] = {StateFormat::fp32, StateFormat::bf16, StateFormat::compact8};
 constexpr Optimizer kOptimizers[] = {Optimizer::adamw, Optimizer::adam, Optimizer::lion, Optimizer::sgd};
 constexpr DType kGradients[] = {DType::bf16, DType::fp16, DType::fp32};
-constexpr std::int64_t kMostParameters = std::int64_t{1} << 40;
 constexpr int kMostThreads = 1024;
-constexpr double kMostSeconds = 3600;
 
 /// All settled.
 struct AdamBench {
@@ -53,10 +52,6 @@ struct AdamBench {
   bool pinned = false;  ///< each thread on a processor of its own
   SliceLimits limits;
 };
-
-Error usage(const std::string& message, std::string hint) {
-  return Error(ErrorKind::usage, message, {.hint = std::move(hint)});
-}
 
 std::string lower(std::string_view text) {
   std::string result(text);
@@ -74,26 +69,6 @@ T chosen(std::string_view flag, std::string_view name, const T (&choices)[N]) {
   }
   throw usage(fmt::format("{}: '{}' is not known", flag, name),
               fmt::format("use one of {}", fmt::join(names, ", ")));
-}
-
-std::int64_t parameters_of(const std::string& typed) {
-  const std::string hint = "a whole number, such as 1000000, 64M (64 x 2^20, as 64Mi) or 1G";
-  std::string text = typed;
-  if (!text.empty() && (text.back() == 'b' || text.back() == 'B')) {
-    throw usage(fmt::format("--params: '{}' would be bytes, and it counts parameters", typed), hint);
-  }
-  if (!text.empty() && (text.back() == 'i' || text.back() == 'I')) text += 'B';
-  std::int64_t parameters = 0;
-  try {
-    parameters = parse_size(text, "--params");
-  } catch (const Error&) {
-    throw usage(fmt::format("--params: '{}' is no number of parameters", typed), hint);
-  }
-  if (parameters < 1) throw usage(fmt::format("--params: {} parameters are nothing to update", typed), hint);
-  if (parameters > kMostParameters) {
-    throw usage(fmt::format("--params: {} are more than {}", typed, grouped(kMostParameters)), hint);
-  }
-  return parameters;
 }
 
 Isa isa_of(const std::string& typed) {
@@ -145,12 +120,9 @@ std::vector<AdamCase> cases_of(const AdamBenchOptions& options, std::vector<std:
 }
 
 AdamBench settle(const AdamBenchOptions& options) {
-  AdamBench bench{.parameters = parameters_of(options.params), .threads = threads_of(options.threads)};
+  AdamBench bench{.parameters = parse_parameters(options.params), .threads = threads_of(options.threads)};
   bench.cases = cases_of(options, bench.left_out);
-  if (!(options.seconds > 0 && options.seconds <= kMostSeconds)) {
-    throw usage(fmt::format("--seconds: {} is not above 0 and at most {}", options.seconds, kMostSeconds),
-                "the time for each state format, such as 3");
-  }
+  check_seconds(options.seconds, false, "the time for each state format, such as 3");
   bench.limits.seconds = options.seconds;
   bench.pinned = should_pin_threads();
   return bench;
@@ -236,10 +208,6 @@ std::string heading(const AdamBench& bench, const std::string& memory) {
   for (const auto& why : bench.left_out) text += entry("left out", why);
   if (const std::string note = cache_note(bench); !note.empty()) text += entry("note", note);
   return text;
-}
-
-std::string percent(double share) {
-  return fmt::format("{:.1f}%", 100.0 * share);
 }
 
 constexpr const char* kRow = "{:<9} {:>11} {:>9} {:>7} {:>7} {:>11} {:>9} {:>7} {:>16}\n";
@@ -393,9 +361,7 @@ void bench_adam(const AdamBenchOptions& options) {
   }
   say(kClosing + noise_note(control_spread));
   flush();
-  if (output.wanted()) {
-    output.replace_with(rows.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
-  }
+  write_rows(output, rows);
 }
 
 }  // namespace spillway::cli

@@ -3,6 +3,7 @@
 #include "../core/error.h"
 #include "../core/size.h"
 #include "bench.h"
+#include "bench_support.h"
 #include "io_jobs.h"
 #include "io_setting.h"
 #include "machine.h"
@@ -272,9 +273,7 @@ void bench_io(const IoBenchOptions& options) {
   say(fmt::format("Written in all: {:.3g} TB.\n", 1e-12 * static_cast<double>(jobs.written_bytes())) +
       noise_note(most_spread));
   flush();
-  if (output.wanted()) {
-    output.replace_with(rows.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
-  }
+  write_rows(output, rows);
 }
 
 }  // namespace spillway::cli

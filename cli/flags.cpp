@@ -1,7 +1,10 @@
-// The flags of spillway train.
+// The flags of spillway train, and those of other sub-commands that stand before the configuration too.
 #include "options.h"
 #include "text.h"
 #include "train.h"
+
+#include <algorithm>
+#include <stdexcept>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -18,6 +21,12 @@ struct Flag {
   const char* help;
   const char* group;
   bool repeats = false;  ///< may be given several times, or with several values
+
+  /// As it is called first: --offload-parameters, whatever its other names.
+  std::string_view name() const {
+    const std::string_view all = names;
+    return all.substr(0, all.find(','));
+  }
 };
 
 constexpr const char* kWhat = "What is trained";
@@ -243,7 +252,31 @@ constexpr const char* kFooter =
     "                 --nvme-path /mnt/nvme --dry-run\n"
     "      what that would occupy and write, and the placement that moves least; nothing is trained";
 
+void add_flag(CLI::App& command, std::vector<ConfigOverride>& overrides, const Flag& flag) {
+  const auto keep = [&overrides, &flag](const std::string& value) {
+    for (const auto& key : flag.keys) overrides.push_back({key, value, std::string(flag.name())});
+  };
+  CLI::Option* option = flag.repeats ? command.add_option_function<std::vector<std::string>>(
+                                           flag.names,
+                                           [keep](const std::vector<std::string>& values) {
+                                             for (const auto& value : values) keep(value);
+                                           },
+                                           flag.help)
+                                     : command.add_option_function<std::string>(flag.names, keep, flag.help);
+  option->option_text(flag.type)->group(flag.group);
+}
+
 }  // namespace
+
+void add_config_flags(CLI::App& command, std::vector<ConfigOverride>& overrides,
+                      std::initializer_list<std::string_view> names) {
+  for (const std::string_view name : names) {
+    const auto flag =
+        std::find_if(flags().begin(), flags().end(), [&](const Flag& f) { return f.name() == name; });
+    if (flag == flags().end()) throw std::logic_error("add_config_flags: there is no " + std::string(name));
+    add_flag(command, overrides, *flag);
+  }
+}
 
 CLI::App* add_train(CLI::App& program, TrainOptions& options) {
   CLI::App* train =
@@ -255,23 +288,7 @@ CLI::App* add_train(CLI::App& program, TrainOptions& options) {
                    "The configuration: DeepSpeed's JSON, our own keys under \"spillway\"")
       ->option_text("FILE")
       ->group(kWhat);
-  const auto add = [&](const Flag& flag) {
-    const auto keep = [&options, &flag](const std::string& value) {
-      // The flag as it is called first: --offload-parameters, whatever its other names.
-      const std::string_view names = flag.names;
-      const std::string name(names.substr(0, names.find(',')));
-      for (const auto& key : flag.keys) options.overrides.push_back({key, value, name});
-    };
-    CLI::Option* option = flag.repeats ? train->add_option_function<std::vector<std::string>>(
-                                             flag.names,
-                                             [keep](const std::vector<std::string>& values) {
-                                               for (const auto& value : values) keep(value);
-                                             },
-                                             flag.help)
-                                       : train->add_option_function<std::string>(flag.names, keep, flag.help);
-    option->option_text(flag.type)->group(flag.group);
-  };
-  for (const Flag& flag : flags()) add(flag);
+  for (const Flag& flag : flags()) add_flag(*train, options.overrides, flag);
   train->add_option("--device", options.device, "The device that computes: host")
       ->option_text("DEVICE (host)")
       ->group(kWhere);

@@ -4,6 +4,7 @@
 #include "../core/error.h"
 #include "../core/machine.h"
 #include "../core/size.h"
+#include "bench_support.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -26,12 +27,7 @@ using aio::Traffic;
 constexpr Traffic kModes[] = {Traffic::read, Traffic::write, Traffic::mixed};
 constexpr std::int64_t MiB = std::int64_t{1} << 20;
 constexpr std::int64_t kDefaultSize = 1024 * MiB;
-constexpr double kMostSeconds = 3600;
 constexpr int kMostJobs = 256;
-
-Error usage(const std::string& message, std::string hint) {
-  return Error(ErrorKind::usage, message, {.hint = std::move(hint)});
-}
 
 /// A size that a transfer may have.
 std::int64_t transferable(const std::string& typed, std::string_view flag) {
@@ -254,10 +250,7 @@ IoSetting settle(const IoBenchOptions& options) {
   task.setting.engine = engine_of(options.engine);
   task.setting.sqpoll = options.sqpoll;
   task.file.direct = direct_of(options.direct);
-  if (!(options.seconds > 0 && options.seconds <= kMostSeconds)) {
-    throw usage(fmt::format("--seconds: {} is not above 0 and at most {}", options.seconds, kMostSeconds),
-                "the time for each mode, such as 5");
-  }
+  check_seconds(options.seconds, false, "the time for each mode, such as 5");
   setting.seconds = options.seconds;
 
   if (options.paths.empty())

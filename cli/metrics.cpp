@@ -37,10 +37,16 @@ void Metrics::add(const StepMetrics& m) {
                                  {"learning_rate", m.learning_rate},
                                  {"tokens_per_s", static_cast<double>(m.tokens) / std::max(m.seconds, 1e-9)},
                                  {"step_s", m.seconds}};
-  auto& lanes = line["lane_s"];
-  for (int lane = 0; lane < kLanes; ++lane) {
-    lanes[std::string(name_of(static_cast<Lane>(lane)))] = m.lane_seconds[static_cast<std::size_t>(lane)];
+  auto& busy = line["lane_s"];
+  auto& exposed = line["exposed_s"];
+  for (std::size_t lane = 0; lane < m.lanes.busy.size(); ++lane) {
+    const std::string name(name_of(static_cast<Lane>(lane)));
+    busy[name] = m.lanes.busy[lane];
+    exposed[name] = m.lanes.exposed[lane];
   }
+  exposed["other"] = m.lanes.other;
+  line["floor_s"] = m.floor.seconds;
+  line["bound"] = m.floor.bound;
   line["epoch"] = m.epoch;
   line["skipped"] = m.skipped;
   if (m.eval_loss) line["eval_loss"] = number(*m.eval_loss);

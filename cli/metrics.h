@@ -1,8 +1,8 @@
 #pragma once
 // A line of JSON for every step, readable while the run goes on.
-#include "../core/tier.h"
+#include "../core/lane_times.h"
+#include "step_floor.h"
 
-#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -20,7 +20,8 @@ struct StepMetrics {
   double learning_rate = 0;
   std::int64_t tokens = 0;  ///< of the step
   double seconds = 0;       ///< of the step, evaluation not included
-  std::array<double, kLanes> lane_seconds{};
+  LaneTimes lanes;
+  StepFloor floor;                  ///< of those
   std::optional<double> eval_loss;  ///< nats, where it was measured after this step
 };
 

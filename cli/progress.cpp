@@ -16,6 +16,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
+/// Of the table's columns, in the order of kTiers: a share of a budget is short.
+constexpr int kTierWidths[] = {7, 7, 10};
+
 std::string norm(double value) {
   return !(value >= 1e4) || std::isinf(value) ? fixed(value, 3) : fmt::format("{:.2e}", value);
 }
@@ -24,6 +27,11 @@ std::string norm(double value) {
 std::string use(std::int64_t bytes, std::int64_t limit) {
   if (limit <= 0) return format_size(bytes);
   return fmt::format("{:.0f}%", 100.0 * static_cast<double>(bytes) / static_cast<double>(limit));
+}
+
+/// "drive 97%": the lane that bounds the steps, and how near they are to what it allows.
+std::string bound(const StepStatus& s) {
+  return fmt::format("{} {:.0f}%", s.bound, 100.0 * s.of_floor);
 }
 
 }  // namespace
@@ -37,10 +45,11 @@ Progress::Progress(std::int64_t steps, std::int64_t tokens_a_step, double flops_
       begin_(std::chrono::steady_clock::now()),
       last_shown_(begin_) {
   if (!line_.is_terminal()) {
-    std::string heading =
-        fmt::format("{:>8} {:>10} {:>10} {:>10} {:>9}", "step", "loss", "norm", "tokens/s", "TFLOP/s");
-    for (const Tier tier : kTiers) heading += fmt::format(" {:>10}", name_of(tier));
-    say(heading + fmt::format(" {:>11}\n", "left"));
+    std::string heading = fmt::format("{:>7} {:>9} {:>9} {:>10} {:>8} {:>16}", "step", "loss", "norm",
+                                      "tokens/s", "TFLOP/s", "of floor");
+    for (std::size_t i = 0; i < limits_.size(); ++i)
+      heading += fmt::format(" {:>{}}", name_of(kTiers[i]), kTierWidths[i]);
+    say(heading + fmt::format(" {:>8}\n", "left"));
     flush();
   }
 }
@@ -58,12 +67,13 @@ double Progress::seconds_left(std::int64_t step) const {
 }
 
 std::string Progress::row(const StepStatus& s) const {
-  std::string line = fmt::format("{:>8} {:>10} {:>10} {:>10} {:>9}", s.step, fixed(s.loss, 4),
+  std::string line = fmt::format("{:>7} {:>9} {:>9} {:>10} {:>8} {:>16}", s.step, fixed(s.loss, 4),
                                  s.skipped ? "skipped" : norm(s.gradient_norm),
                                  grouped(static_cast<std::int64_t>(tokens_per_second(s.step))),
-                                 tera(flops_a_token_ * tokens_per_second(s.step)));
-  for (std::size_t i = 0; i < limits_.size(); ++i) line += fmt::format(" {:>10}", use(s.used[i], limits_[i]));
-  return line + fmt::format(" {:>11}\n", duration(seconds_left(s.step)));
+                                 tera(flops_a_token_ * tokens_per_second(s.step)), bound(s));
+  for (std::size_t i = 0; i < limits_.size(); ++i)
+    line += fmt::format(" {:>{}}", use(s.used[i], limits_[i]), kTierWidths[i]);
+  return line + fmt::format(" {:>8}\n", duration(seconds_left(s.step)));
 }
 
 std::string Progress::bar_line(const StepStatus& s) const {
@@ -77,10 +87,11 @@ std::string Progress::bar_line(const StepStatus& s) const {
       {"norm " + (s.skipped ? "skipped" : norm(s.gradient_norm)), 4},
       {grouped(static_cast<std::int64_t>(tokens_per_second(s.step))) + " tok/s", 6},
       {tera(flops_a_token_ * tokens_per_second(s.step)) + " TFLOP/s", 4},
+      {bound(s) + " of floor", 3},
       {duration(seconds_left(s.step)) + " left", 7}};
   for (std::size_t i = 0; i < limits_.size(); ++i) {
     fields.push_back(
-        {fmt::format("{} {}", name_of(kTiers[i]), use(s.used[i], limits_[i])), 3 - static_cast<int>(i)});
+        {fmt::format("{} {}", name_of(kTiers[i]), use(s.used[i], limits_[i])), 2 - static_cast<int>(i)});
   }
   return fitting(std::move(fields), TerminalLine::width());
 }

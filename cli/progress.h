@@ -1,5 +1,6 @@
 #pragma once
 // How far a training run is: one line kept up to date on a terminal, a table with few rows elsewhere.
+#include "step_floor.h"
 #include "terminal_line.h"
 
 #include <array>
@@ -15,6 +16,8 @@ struct StepStatus {
   double loss = 0;        ///< nats
   double gradient_norm = 0;
   bool skipped = false;
+  double of_floor = 0;                 ///< the floor of a step over its time, of the steps so far but the first
+  std::string_view bound;              ///< the lane that bounds them
   std::array<std::int64_t, 3> used{};  ///< bytes of each tier, in the order of kTiers
 };
 

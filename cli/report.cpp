@@ -22,32 +22,8 @@ constexpr int kReportFormatVersion = 1;
 constexpr std::size_t kWidth = 100;
 constexpr std::size_t kIndent = 12;
 
-std::string plural(std::int64_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", grouped(count), noun, count == 1 ? "" : "s");
-}
-
-std::string place(Tier tier, const std::vector<std::string>& paths) {
-  return tier == Tier::nvme ? fmt::format("nvme ({})", fmt::join(paths, ", ")) : std::string(name_of(tier));
-}
-
 bool is_on_nvme(const Config& c) {
   return c.optimizer_tier == Tier::nvme || c.parameter_tier == Tier::nvme;
-}
-
-/// "io_uring, registered files and memory, up to 64 operations of 1 MiB at a time".
-std::string io_text(const Config& c, const IoReport& io) {
-  std::string text = io.engine == "posix" ? "threads" : io.engine;
-  if (io.registered_files || io.registered_memory) {
-    text += fmt::format(", registered {}{}{}", io.registered_files ? "files" : "",
-                        io.registered_files && io.registered_memory ? " and " : "",
-                        io.registered_memory ? "memory" : "");
-  }
-  if (io.sqpoll) text += ", submitted by a thread of the kernel";
-  if (io.iopoll) text += ", polled";
-  text += fmt::format(", up to {} of {} at a time", plural(io.depth, "operation"), format_size(io.block_bytes));
-  if (!c.direct_io) text += ", through the page cache";
-  if (c.checksums) text += ", with checksums";
-  return text;
 }
 
 /// What each of several directories got: "/a 67%, /b 33%".
@@ -60,23 +36,6 @@ std::string shares_text(const IoReport& io) {
                                  100 * static_cast<double>(one.bytes) / static_cast<double>(all)));
   }
   return fmt::format("{}", fmt::join(shares, ", "));
-}
-
-json io_json(const IoReport& io) {
-  json places = json::array();
-  for (const auto& one : io.places) places.push_back({{"directory", one.directory}, {"bytes", one.bytes}});
-  return {{"engine", io.engine},
-          {"registered_files", io.registered_files},
-          {"registered_memory", io.registered_memory},
-          {"single_issuer", io.single_issuer},
-          {"deferred_task_run", io.deferred_task_run},
-          {"sqpoll", io.sqpoll},
-          {"iopoll", io.iopoll},
-          {"direct", io.direct},
-          {"queue_depth", io.depth},
-          {"block_size", io.block_bytes},
-          {"places", std::move(places)},
-          {"notes", io.notes}};
 }
 
 /// What stands behind the bytes of a tier. A drive's limit is its free space, which was reserved before the
@@ -177,6 +136,24 @@ std::string block(std::string_view title, const std::vector<std::string>& lines)
   return text;
 }
 
+/// "0.8120 s; floor 0.7811 s (96.2%), bound by read; compute waited 0.0310 s for read, 0.0040 s for adam".
+std::string step_text(const RunResult& result) {
+  const LaneTimes& t = result.lanes;
+  std::string text =
+      fmt::format("{:.4f} s; floor {:.4f} s ({:.1f}%), bound by {}", t.seconds, result.floor.seconds,
+                  100 * result.floor.seconds / std::max(t.seconds, 1e-9), result.floor.bound);
+  std::vector<std::pair<double, std::string_view>> waits;
+  for (std::size_t i = 0; i < t.exposed.size(); ++i) {
+    if (t.exposed[i] >= 0.005 * t.seconds) waits.emplace_back(t.exposed[i], name_of(static_cast<Lane>(i)));
+  }
+  std::sort(waits.rbegin(), waits.rend());
+  for (std::size_t i = 0; i < waits.size(); ++i) {
+    text +=
+        fmt::format("{} {:.4f} s for {}", i == 0 ? "; compute waited" : ",", waits[i].first, waits[i].second);
+  }
+  return text;
+}
+
 std::string skipped_text(std::int64_t steps, std::int64_t skipped) {
   if (skipped == 0) return plural(0, "step");
   if (skipped < steps) return plural(skipped, "step") + " with a gradient that was not finite";
@@ -186,6 +163,50 @@ std::string skipped_text(std::int64_t steps, std::int64_t skipped) {
 }
 
 }  // namespace
+
+std::string place(Tier tier, const std::vector<std::string>& paths) {
+  return tier == Tier::nvme ? fmt::format("nvme ({})", fmt::join(paths, ", ")) : std::string(name_of(tier));
+}
+
+std::string io_text(const Config& c, const IoReport& io) {
+  std::string text = io.engine == "posix" ? "threads" : io.engine;
+  if (io.registered_files || io.registered_memory) {
+    text += fmt::format(", registered {}{}{}", io.registered_files ? "files" : "",
+                        io.registered_files && io.registered_memory ? " and " : "",
+                        io.registered_memory ? "memory" : "");
+  }
+  if (io.sqpoll) text += ", submitted by a thread of the kernel";
+  if (io.iopoll) text += ", polled";
+  text += fmt::format(", up to {} of {} at a time", plural(io.depth, "operation"), format_size(io.block_bytes));
+  if (!c.direct_io) text += ", through the page cache";
+  if (c.checksums) text += ", with checksums";
+  return text;
+}
+
+json io_json(const IoReport& io) {
+  json places = json::array();
+  for (const auto& one : io.places) places.push_back({{"directory", one.directory}, {"bytes", one.bytes}});
+  return {{"engine", io.engine},
+          {"registered_files", io.registered_files},
+          {"registered_memory", io.registered_memory},
+          {"single_issuer", io.single_issuer},
+          {"deferred_task_run", io.deferred_task_run},
+          {"sqpoll", io.sqpoll},
+          {"iopoll", io.iopoll},
+          {"direct", io.direct},
+          {"queue_depth", io.depth},
+          {"block_size", io.block_bytes},
+          {"places", std::move(places)},
+          {"notes", io.notes}};
+}
+
+json lanes_json(const std::array<double, kLanes>& seconds, std::optional<double> other) {
+  json lanes = json::object();
+  for (std::size_t i = 0; i < seconds.size(); ++i)
+    lanes[std::string(name_of(static_cast<Lane>(i)))] = seconds[i];
+  if (other) lanes["other"] = *other;
+  return lanes;
+}
 
 std::string entry(std::string_view name, std::string_view text) {
   std::string whole;
@@ -278,6 +299,7 @@ std::string end_block(const RunSetting& setting, const RunResult& result) {
                                    epochs(setting), duration(result.seconds),
                                    grouped(std::llround(tokens_per_second(setting, result))),
                                    tera(flops * tokens_per_second(setting, result))));
+  text += entry("step", step_text(result));
   text += entry("skipped", skipped_text(c.steps, result.counters.skipped_steps));
   text += entry("loss", fmt::format("{} nats at the first step, {} at the last; unigram entropy {:.4f}",
                                     fixed(result.loss_first, 4), fixed(result.loss_last, 4),
@@ -337,6 +359,12 @@ std::string json_report(const RunSetting& setting, const RunResult& result) {
               {"seconds", result.seconds},
               {"tokens_per_s", rate},
               {"flops_per_s", rate * models::flops_per_token(setting.setup.model, c.sequence_length)},
+              {"step_s", result.lanes.seconds},
+              {"lane_s", lanes_json(result.lanes.busy)},
+              {"exposed_s", lanes_json(result.lanes.exposed, result.lanes.other)},
+              {"floor_s", result.floor.seconds},
+              {"of_floor", result.floor.seconds / std::max(result.lanes.seconds, 1e-9)},
+              {"bound", result.floor.bound},
               {"tiers", std::move(tiers)},
               {"io", setting.engine.io() ? io_json(*setting.engine.io()) : json()},
               {"nvme_read_bytes", result.counters.nvme_read_bytes},

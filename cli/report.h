@@ -4,7 +4,9 @@
 #include "../models/token_data.h"
 #include "../offload/engine.h"
 #include "setup.h"
+#include "step_floor.h"
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -28,7 +30,9 @@ struct RunResult {
   double loss_first = 0, loss_last = 0;  ///< nats, mean over the first and the last step's micro-batches
   std::optional<double> eval_loss;       ///< nats, after the last step
   double seconds = 0;                    ///< of all steps, the last update included, evaluation not
-  EngineCounters counters;               ///< after the last step
+  LaneTimes lanes;          ///< the mean of all steps but the first, which learns the order of calls
+  StepFloor floor;          ///< of those
+  EngineCounters counters;  ///< after the last step
   std::string weights_xxh3;
   std::string sample;     ///< as printable() made it
   std::string no_sample;  ///< why there is none; empty where there is one
@@ -44,6 +48,14 @@ std::string end_block(const RunSetting& setting, const RunResult& result);
 /// A list with one row, as text.
 std::string json_report(const RunSetting& setting, const RunResult& result);
 
+/// "host", "nvme (/mnt/a, /mnt/b)".
+std::string place(Tier tier, const std::vector<std::string>& paths);
+/// "io_uring, registered files and memory, up to 64 operations of 1 MiB at a time".
+std::string io_text(const Config& config, const IoReport& io);
+nlohmann::json io_json(const IoReport& io);
+/// Seconds by the names of the lanes, and "other" where that is given.
+nlohmann::json lanes_json(const std::array<double, kLanes>& seconds,
+                          std::optional<double> other = std::nullopt);
 /// "name        text", broken at spaces where it is long.
 std::string entry(std::string_view name, std::string_view text);
 /// What every row begins with: version, command, the resolved configuration, the machine.

@@ -164,6 +164,11 @@ void note_dropout(Config& config) {
 
 }  // namespace
 
+void settle_machine(Config& config, Limits& limits) {
+  settle_threads(config);
+  settle_memory(config, limits);
+}
+
 Setup prepare(const TrainOptions& options) {
   const ConfigOptions reading{.overrides = options.overrides,
                               .models = models::named_models(),
@@ -186,10 +191,9 @@ Setup prepare(const TrainOptions& options) {
     config.assumed.push_back(
         fmt::format("spillway.sequence_length = {} (the model's positions)", model.positions));
   }
-  settle_threads(config);
   const models::Batch batch{.sequences = config.micro_batch, .length = config.sequence_length};
   Limits limits;
-  settle_memory(config, limits);
+  settle_machine(config, limits);
   const models::DecoderRun run = models::decoder_run(model, batch, config, limits.memory);
   Layout layout = models::decoder_layout(model, run);
   // A run reserves its space on the drive at once, and is refused there; a dry run reserves nothing.

@@ -23,6 +23,9 @@ struct Setup {
   std::int64_t tokens_a_step() const { return batch.tokens() * config.accumulation; }
 };
 
+/// What of the machine a run may use, where nobody has said it: threads and memory.
+void settle_machine(Config& config, Limits& limits);
+
 /// Throws Error for everything that is wrong with it, short of what does not fit.
 Setup prepare(const TrainOptions& options);
 

@@ -40,6 +40,10 @@ std::string grouped(std::int64_t number) {
   return text;
 }
 
+std::string plural(std::int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", grouped(count), noun, count == 1 ? "" : "s");
+}
+
 std::string duration(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "-";
   if (seconds < 9.95) return fmt::format("{:.1f} s", seconds);

@@ -14,10 +14,11 @@ void say(std::string_view text);
 /// What say() has given is out; Error (io) as above.
 void flush();
 
-std::string grouped(std::int64_t number);       ///< "24,940,800"
-std::string duration(double seconds);           ///< "0.8 s", "42 s", "2 m 31 s", "3 h 05 m"
-std::string tera(double value);                 ///< in units of 10^12, "1.23", "0.0456", or "-"
-std::string fixed(double value, int decimals);  ///< "2.3010", or "not finite"
+std::string grouped(std::int64_t number);                       ///< "24,940,800"
+std::string plural(std::int64_t count, std::string_view noun);  ///< "1 step", "1,200 steps"
+std::string duration(double seconds);                           ///< "0.8 s", "42 s", "2 m 31 s", "3 h 05 m"
+std::string tera(double value);                                 ///< in units of 10^12, "1.23", "0.0456", or "-"
+std::string fixed(double value, int decimals);                  ///< "2.3010", or "not finite"
 
 /// Bytes as text that no terminal takes for a command: printable ASCII and line ends as they are, everything
 /// else, and a backslash, as \xNN.

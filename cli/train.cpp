@@ -103,7 +103,7 @@ struct Run {
   const RunSetting& setting;
   Engine& engine;
   models::Decoder& decoder;
-  Trace* trace;
+  Trace& trace;
   Metrics& metrics;
   Progress& progress;
 };
@@ -119,16 +119,17 @@ RunResult run_steps(const Run& run) {
   std::vector<std::int32_t> tokens(tokens_at_once * static_cast<std::size_t>(config.accumulation)),
       targets(tokens.size());
   std::vector<models::MicroBatch> micro_batches;
+  const bool waits = updates_wait(config);
   RunResult result;
+  LaneTimes steady;  // of all steps but the first
   std::int64_t sequence = 0;
+  run.trace.take_lane_times();
   for (std::int64_t step = 1; step <= config.steps; ++step) {
     // A skipped step leaves the schedule where it is.
     decayed.learning_rate =
         learning_rate(config.schedule, config.optimizer.learning_rate, run.engine.counters().steps);
     HyperParameters plain = decayed;  // what the weight decay leaves alone
     plain.weight_decay = 0;
-    if (run.trace != nullptr) run.trace->take_lane_times();
-    const double begin = run.progress.seconds();
     StepMetrics metrics{.step = step, .epoch = data.epoch_of(sequence), .learning_rate = decayed.learning_rate};
 
     run.engine.begin_step({.groups = {decayed, plain}, .micro_batches = config.accumulation});
@@ -147,12 +148,21 @@ RunResult run_steps(const Run& run) {
     metrics.gradient_norm = made.gradient_norm;
     metrics.skipped = made.skipped;
     metrics.tokens = run.setting.setup.tokens_a_step();
-    metrics.seconds = run.progress.seconds() - begin;
-    if (run.trace != nullptr) metrics.lane_seconds = run.trace->take_lane_times().busy;
+    // What goes on under the next step counts there, as what went on under this one does here.
+    metrics.lanes = run.trace.take_lane_times();
+    metrics.seconds = metrics.lanes.seconds;
+    metrics.floor = step_floor(metrics.lanes, waits);
+    if (step == 2) steady = {};
+    result.lanes = (steady += metrics.lanes) / static_cast<double>(std::max<std::int64_t>(1, step - 1));
+    result.floor = step_floor(result.lanes, waits);
     if (step == 1) result.loss_first = metrics.loss;
     result.loss_last = metrics.loss;
-    StepStatus status{
-        .step = step, .loss = metrics.loss, .gradient_norm = made.gradient_norm, .skipped = made.skipped};
+    StepStatus status{.step = step,
+                      .loss = metrics.loss,
+                      .gradient_norm = made.gradient_norm,
+                      .skipped = made.skipped,
+                      .of_floor = result.floor.seconds / std::max(result.lanes.seconds, 1e-9),
+                      .bound = result.floor.bound};
     for (std::size_t i = 0; i < status.used.size(); ++i) status.used[i] = run.engine.budget(kTiers[i]).used();
     run.progress.show(status);
 
@@ -161,7 +171,8 @@ RunResult run_steps(const Run& run) {
       const Progress::Pause pause(run.progress);
       metrics.eval_loss = result.eval_loss =
           evaluate(run.decoder, *run.setting.eval_data, run.setting.setup.batch, run.progress);
-      run.progress.note(fmt::format("{:>8} {:>10} validation", step, fixed(*result.eval_loss, 4)));
+      run.progress.note(fmt::format("{:>7} {:>9} validation", step, fixed(*result.eval_loss, 4)));
+      run.trace.take_lane_times();  // is no part of a step
     }
     run.metrics.add(metrics);
   }
@@ -218,19 +229,13 @@ void train(const TrainOptions& options) {
   }
   const models::TokenData* const eval_or_null = eval_data ? &*eval_data : nullptr;
 
-  std::optional<Trace> trace;
-  if (output.trace.wanted()) {
-    trace.emplace();
-  } else if (output.metrics.wanted()) {
-    trace.emplace(0, Trace::Keep::lane_times);
-  }
-  Trace* const tracing = trace ? &*trace : nullptr;
+  Trace trace(0, output.trace.wanted() ? Trace::Keep::events : Trace::Keep::lane_times);
   HostDevice device({.memory = config.device_memory,
                      .threads = config.device_threads,
                      .processors = pool_processors(config.pin_threads, config.device_threads, config.io_cores)},
-                    tracing);
+                    &trace);
   SingleRankCommunicator communicator;
-  Engine engine(config, setup.layout, device, communicator, tracing);
+  Engine engine(config, setup.layout, device, communicator, &trace);
   models::Decoder decoder(setup.model, setup.run, device, engine);
   Metrics metrics(output.metrics.path());
 
@@ -245,7 +250,7 @@ void train(const TrainOptions& options) {
     Progress progress(config.steps, setup.tokens_a_step(),
                       models::flops_per_token(setup.model, config.sequence_length),
                       {setup.limits.device, setup.limits.host, -1});
-    const Run run{setting, engine, decoder, tracing, metrics, progress};
+    const Run run{setting, engine, decoder, trace, metrics, progress};
     result = run_steps(run);
     progress.line().end();
     result.weights_xxh3 = weights_xxh3(engine);
@@ -261,7 +266,7 @@ void train(const TrainOptions& options) {
   say(end_block(setting, result));
   flush();
   if (output.json.wanted()) output.json.replace_with(json_report(setting, result));
-  if (output.trace.wanted()) output.trace.replace([&](const std::string& name) { trace->write(name); });
+  if (output.trace.wanted()) output.trace.replace([&](const std::string& name) { trace.write(name); });
   if (not_finite) {
     throw Error(
         ErrorKind::numerics, result.no_sample,

@@ -5,6 +5,7 @@
 #include "../core/machine.h"
 #include "../core/size.h"
 #include "bench.h"
+#include "bench_support.h"
 #include "interrupt.h"
 #include "io_jobs.h"
 #include "io_setting.h"
@@ -42,10 +43,6 @@ constexpr std::int64_t kTransferBytes = std::int64_t{4} << 20;  ///< about what 
 constexpr std::int64_t kMostUnderWay = std::int64_t{128} << 20;
 constexpr std::int64_t kStripe = std::int64_t{1} << 20;
 constexpr std::size_t kTextWidth = 100;
-
-Error usage(const std::string& message, std::string hint) {
-  return Error(ErrorKind::usage, message, {.hint = std::move(hint)});
-}
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();

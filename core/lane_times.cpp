@@ -99,20 +99,18 @@ Intervals LaneClock::cut_off(Track& track, std::int64_t now) const {
 
 void LaneClock::settle(std::int64_t now) {
   if (now <= settled_) return;
+  const std::int64_t forward_end = std::min(backward_.value_or(now), now);
   std::array<Intervals, kLanes> busy;
   std::array<std::array<Intervals, kLanes>, kWaiters> waited;
   for (std::size_t lane = 0; lane < busy.size(); ++lane) {
     busy[lane] = cut_off(spans_[lane], now);
     sums_.busy[lane] += seconds_of(busy[lane]);
+    if (forward_end > settled_)
+      sums_.forward[lane] += seconds_of(Division(busy[lane], {{settled_, forward_end}}).inside);
     for (std::size_t waiter = 0; waiter < waited.size(); ++waiter)
       waited[waiter][lane] = cut_off(waits_[waiter][lane], now);
   }
-  const Intervals& compute = busy[static_cast<std::size_t>(Lane::compute)];
-  const std::int64_t forward_end = backward_.value_or(now);
-  if (forward_end > settled_)
-    sums_.forward += seconds_of(Division(compute, {{settled_, std::min(forward_end, now)}}).inside);
-
-  Intervals idle = Division({{settled_, now}}, compute).outside;
+  Intervals idle = Division({{settled_, now}}, busy[static_cast<std::size_t>(Lane::compute)]).outside;
   const auto charge = [&](Intervals& time, Waiter waiter, Lane lane) {
     const auto index = static_cast<std::size_t>(lane);
     Division divided(time, waited[static_cast<std::size_t>(waiter)][index]);

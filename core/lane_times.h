@@ -23,13 +23,13 @@ constexpr std::string_view name_of(Waiter waiter) {
 
 /// What the lanes did in a piece of time. Arrays are in the order of Lane.
 struct LaneTimes {
-  std::array<double, kLanes> busy{};  ///< seconds with something to do: what overlaps counts once
+  std::array<double, kLanes> busy{};     ///< seconds with something to do: what overlaps counts once
+  std::array<double, kLanes> forward{};  ///< of those, the ones before the first gradient began
   /// Seconds in which compute stood still and waited for that lane. Each moment is counted for one lane:
   /// exposed and `other` together are the time in which compute stood still.
   std::array<double, kLanes> exposed{};
   double other = 0;    ///< seconds in which compute stood still, and nobody is known to have waited
   double seconds = 0;  ///< of the piece
-  double forward = 0;  ///< seconds that compute was busy before the first gradient began
 };
 
 /// Times of one clock, in nanoseconds, that do not touch, in ascending order.

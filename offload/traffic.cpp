@@ -10,10 +10,9 @@ namespace spillway {
 StepTraffic step_traffic(const Layout& layout, const Config& config, int gathers) {
   const StateSizes sizes(config);
   const Chunks chunks(layout, sizes);
-  std::int64_t gathered = 0, updated = 0, records = 0, gradients = 0;
+  std::int64_t gathered = 0, updated = 0, gradients = 0;
   for (const Layout::Unit& unit : layout.units()) {
     gathered += unit.elements * sizes.weight_bytes;
-    records += chunks.unit_record_bytes(unit, sizes);
     gradients += unit.uses * unit.trainable * sizes.weight_bytes;
     for (std::int64_t first = 0; first < unit.trainable; first += chunks.elements) {
       const std::int64_t elements = std::min(chunks.elements, unit.elements - first);
@@ -37,8 +36,10 @@ StepTraffic step_traffic(const Layout& layout, const Config& config, int gathers
     traffic.nvme_read += (unit.uses * (moves - 1) + unit.uses * added + 1) * plane;
   }
   if (config.optimizer_tier == Tier::nvme) {
-    traffic.nvme_written += records;
-    traffic.nvme_read += records;
+    // What stays in host memory is not among them.
+    const std::int64_t on_nvme = make_plan(layout, config).nvme.bytes_of("optimizer records");
+    traffic.nvme_written += on_nvme;
+    traffic.nvme_read += on_nvme;
   }
   if (config.parameter_tier == Tier::nvme) {
     traffic.nvme_written += updated;

@@ -63,11 +63,27 @@ TEST_F(Metrics, ALineForEveryStepWithLanesThatFitIntoIt) {
     const double step = line.at("step_s");
     seconds += step;
     EXPECT_NEAR(line.at("tokens_per_s").get<double>() * step, 512, 1e-6);
-    for (const std::string lane : {"compute", "adam", "read", "write"}) {
-      EXPECT_GT(line.at("lane_s").at(lane), 0.0) << lane;
+    EXPECT_GT(line.at("lane_s").at("compute"), 0.0);
+    // A step's update goes on under the next one.
+    for (const std::string lane : {"adam", "read", "write"}) {
+      if (i > 0) EXPECT_GT(line.at("lane_s").at(lane), 0.0) << lane;
     }
-    for (const auto& [lane, busy] : line.at("lane_s").items()) EXPECT_LE(busy, step * 1.001) << lane;
+    const double floor = line.at("floor_s"), compute = line.at("lane_s").at("compute");
+    for (const auto& [lane, busy] : line.at("lane_s").items()) {
+      EXPECT_LE(busy, step * 1.001) << lane;
+      EXPECT_LE(busy, floor * 1.001) << lane;
+    }
+    EXPECT_TRUE(line.at("lane_s").contains(line.at("bound")));
+    double stood_still = 0;
+    for (const auto& [lane, exposed] : line.at("exposed_s").items()) stood_still += exposed.get<double>();
+    EXPECT_NEAR(stood_still + compute, step, 1e-6);
   }
+  EXPECT_LE(row().at("of_floor"), 1.001);
+  EXPECT_NEAR(row().at("floor_s").get<double>(),
+              row().at("of_floor").get<double>() * row().at("step_s").get<double>(), 1e-9);
+  double mean = 0;
+  for (std::size_t i = 1; i < all.size(); ++i) mean += all[i].at("lane_s").at("adam").get<double>() / 4;
+  EXPECT_NEAR(row().at("lane_s").at("adam"), mean, 1e-9);
   EXPECT_EQ(all.front().at("loss"), row().at("loss_first"));
   EXPECT_EQ(all.back().at("loss"), row().at("loss_last"));
   EXPECT_NEAR(seconds, row().at("seconds").get<double>(), 0.1 * seconds + 0.05);

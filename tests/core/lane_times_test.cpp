@@ -18,7 +18,7 @@ struct Taken {
   int exposed(Lane lane) const { return whole(times_.exposed[static_cast<std::size_t>(lane)]); }
   int other() const { return whole(times_.other); }
   int seconds() const { return whole(times_.seconds); }
-  int forward() const { return whole(times_.forward); }
+  int forward(Lane lane) const { return whole(times_.forward[static_cast<std::size_t>(lane)]); }
   int exposed_in_all() const {
     int sum = 0;
     for (int lane = 0; lane < kLanes; ++lane) sum += exposed(static_cast<Lane>(lane));
@@ -113,20 +113,24 @@ TEST_F(Lanes, WhoWaitsForAnUpdateWaitsForWhatTheUpdateWaitsFor) {
   EXPECT_EQ(taken.other(), 100);  // compute does not wait for the update there
 }
 
-TEST_F(Lanes, ForwardIsComputeBeforeTheFirstGradient) {
+TEST_F(Lanes, ForwardIsWhatComesBeforeTheFirstGradient) {
   span(Lane::compute, 10, 30);
   span(Lane::compute, 40, 80);
+  span(Lane::read, 20, 55);
+  span(Lane::write, 60, 70);
   clock_.mark_backward(50);
   clock_.mark_backward(70);  // a later unit
   Taken taken = take(100);
-  EXPECT_EQ(taken.forward(), 30);
+  EXPECT_EQ(taken.forward(Lane::compute), 30);
   EXPECT_EQ(taken.busy(Lane::compute), 60);
+  EXPECT_EQ(taken.forward(Lane::read), 30);
+  EXPECT_EQ(taken.forward(Lane::write), 0);
   span(Lane::compute, 110, 120);
-  EXPECT_EQ(take(200).forward(), 10);  // no gradient: an evaluation
+  EXPECT_EQ(take(200).forward(Lane::compute), 10);  // no gradient: an evaluation
   span(Lane::compute, 210, 220);
   clock_.mark_backward(230);
   span(Lane::compute, 240, 260);
-  EXPECT_EQ(take(300).forward(), 10);
+  EXPECT_EQ(take(300).forward(Lane::compute), 10);
 }
 
 /// The same by looking at each unit of time.
@@ -190,7 +194,7 @@ TEST_F(Lanes, WhatIsNeverTakenStillAddsUp) {
   for (int i = 0; i < kMany; ++i) span(Lane::compute, 3 * i, 3 * i + 1);
   const Taken taken = take(3 * kMany);
   EXPECT_EQ(taken.busy(Lane::compute), kMany);
-  EXPECT_EQ(taken.forward(), 5'000);
+  EXPECT_EQ(taken.forward(Lane::compute), 5'000);
   EXPECT_EQ(taken.exposed(Lane::write), 2 * kMany);
   EXPECT_EQ(taken.exposed(Lane::adam), 0);
   EXPECT_EQ(taken.other(), 0);
