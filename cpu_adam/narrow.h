@@ -11,10 +11,11 @@ class Workers;
 
 namespace spillway::cpu_adam {
 
-/// narrowed[i] = to_bf16(gradient[i]) of core/dtype.h for n elements, spread over the workers; the same bits on
-/// every ISA, NaN included. Errors as of update().
-void narrow(Isa isa, Workers& workers, BFloat16* narrowed, const float* gradient, std::int64_t n);
-/// The same on the calling thread.
+/// narrowed[i] = to_bf16(gradient[i]) of core/dtype.h for n elements; the same bits on every ISA, NaN included.
+/// Errors as of update().
 void narrow(Isa isa, BFloat16* narrowed, const float* gradient, std::int64_t n);
+/// The same, spread over the workers, and the gradient is zero afterwards: while a piece of it is in a cache,
+/// that costs little.
+void narrow_and_clear(Isa isa, Workers& workers, BFloat16* narrowed, float* gradient, std::int64_t n);
 
 }  // namespace spillway::cpu_adam

@@ -15,16 +15,19 @@ DeviceState::DeviceState(Device& device, Workers& workers, cpu_adam::Isa isa) : 
   }
 }
 
-void DeviceState::cast(Stream& stream, void* wire, DType wire_type, const float* gradient, std::int64_t n,
-                       int unit) const {
+void DeviceState::cast_and_clear(Stream& stream, void* wire, DType wire_type, float* gradient, std::int64_t n,
+                                 int unit) const {
   if (wire_type == DType::fp32) {
     stream.copy(wire, gradient, n * 4, "cast", unit);
+    stream.zero(gradient, n * 4, "zero gradient", unit);
     return;
   }
   auto* out = static_cast<BFloat16*>(wire);
   stream.call(
       "cast",
-      [workers = workers_, isa = isa_, out, gradient, n] { cpu_adam::narrow(isa, *workers, out, gradient, n); },
+      [workers = workers_, isa = isa_, out, gradient, n] {
+        cpu_adam::narrow_and_clear(isa, *workers, out, gradient, n);
+      },
       unit);
 }
 

@@ -17,8 +17,10 @@ class DeviceState {
   /// Throws Error (configuration) for a device that this is not built for. `workers` outlives it.
   DeviceState(Device& device, Workers& workers, cpu_adam::Isa isa);
 
-  /// wire[n] = gradient[n], rounded to the type in which gradients move (bf16 to nearest, ties to even).
-  void cast(Stream& stream, void* wire, DType wire_type, const float* gradient, std::int64_t n, int unit) const;
+  /// wire[n] = gradient[n], rounded to the type in which gradients move (bf16 to nearest, ties to even); the
+  /// gradient is zero afterwards.
+  void cast_and_clear(Stream& stream, void* wire, DType wire_type, float* gradient, std::int64_t n,
+                      int unit) const;
   /// sum[n] += h[n] in fp32, or +0 + h[n] for the first.
   void accumulate(Stream& stream, float* sum, cpu_adam::Gradient h, std::int64_t n, bool first, int unit) const;
   /// block_sums[norm_blocks(n)] = sums of squares; in host memory, valid when the stream has passed.

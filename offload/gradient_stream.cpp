@@ -109,9 +109,7 @@ float* GradientStream::open(int unit, int use) {
                     "gradients in the layout",
                     shape.name, slots_.size(), held));
   }
-  // Whoever read the slot before did so on the compute stream, or before an event that the compute stream
-  // waited for.
-  context_.stream(Lane::compute).zero(free->data, shape.trainable * 4, "zero gradient", unit);
+  // It is zero: device memory begins like that, and each reduce() leaves it so.
   free->unit = unit;
   free->use = use;
   context_.trace_buffer(BufferAction::own, free->buffer, unit, "gradient", Tier::device, shape.trainable * 4,
@@ -139,7 +137,7 @@ bool GradientStream::reduce(int unit, int use) {
     Stream& compute = context_.stream(Lane::compute);
     std::byte* target = plane(state, unit, use);
     std::byte* rounded = state.form.is_sum ? pairs_[0].wire : target;
-    context_.device_state.cast(compute, rounded, context_.sizes.weight, slot->data, n, unit);
+    context_.device_state.cast_and_clear(compute, rounded, context_.sizes.weight, slot->data, n, unit);
     if (state.form.is_sum) {
       context_.device_state.accumulate(compute, reinterpret_cast<float*>(target),
                                        {rounded, context_.sizes.weight}, n, first, unit);
@@ -168,15 +166,14 @@ bool GradientStream::reduce(int unit, int use) {
 
 /// Rounded on the device, copied, and, where there are several, added up in host memory in the order in which
 /// they land.
-void GradientStream::move_down(Pair& pair, UnitState& state, int unit, int use, const float* gradient,
-                               bool first) {
+void GradientStream::move_down(Pair& pair, UnitState& state, int unit, int use, float* gradient, bool first) {
   const std::int64_t n = context_.unit(unit).trainable, bytes = n * context_.sizes.weight_bytes;
   const DType wire_type = context_.sizes.weight;
   Stream& compute = context_.stream(Lane::compute);
   Stream& down = context_.stream(Lane::copy_down);
   std::byte* target = plane(state, unit, use);
   compute.wait(pair.emptied);
-  context_.device_state.cast(compute, pair.wire, wire_type, gradient, n, unit);
+  context_.device_state.cast_and_clear(compute, pair.wire, wire_type, gradient, n, unit);
   down.wait(compute.record());
   if (spill_ != nullptr) {
     // With the last micro-batch of a unit's only use, the norm is found on the way.
@@ -197,7 +194,7 @@ void GradientStream::move_down(Pair& pair, UnitState& state, int unit, int use, 
 }
 
 /// Rounded and added up on the device; the sum moves once, behind the last micro-batch.
-void GradientStream::sum_on_device(UnitState& state, int unit, int use, const float* gradient, bool first) {
+void GradientStream::sum_on_device(UnitState& state, int unit, int use, float* gradient, bool first) {
   const std::int64_t n = context_.unit(unit).trainable;
   Stream& compute = context_.stream(Lane::compute);
   if (first) {
@@ -206,7 +203,7 @@ void GradientStream::sum_on_device(UnitState& state, int unit, int use, const fl
     compute.wait(open_sum_.pair->emptied);
   }
   Pair& pair = *open_sum_.pair;
-  context_.device_state.cast(compute, pair.wire, context_.sizes.weight, gradient, n, unit);
+  context_.device_state.cast_and_clear(compute, pair.wire, context_.sizes.weight, gradient, n, unit);
   context_.device_state.accumulate(compute, pair.sum, {pair.wire, context_.sizes.weight}, n, first, unit);
   if (state.reduced[static_cast<std::size_t>(use)] + 1 == micro_batches_) flush_sum();
 }

@@ -84,8 +84,8 @@ class GradientStream {
     return state.planes + generation * generation_bytes_;
   }
   std::byte* plane(const UnitState& state, int unit, int use) const;
-  void move_down(Pair& pair, UnitState& state, int unit, int use, const float* gradient, bool first);
-  void sum_on_device(UnitState& state, int unit, int use, const float* gradient, bool first);
+  void move_down(Pair& pair, UnitState& state, int unit, int use, float* gradient, bool first);
+  void sum_on_device(UnitState& state, int unit, int use, float* gradient, bool first);
   void flush_sum();
   void complete_on_nvme(int unit);
   void measure(int unit);

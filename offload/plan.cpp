@@ -224,7 +224,7 @@ std::int64_t most_that_fits(std::int64_t least, std::int64_t most, const Fits& f
   return least;
 }
 
-constexpr std::int64_t kUnderWay = std::int64_t{8} << 20;  ///< bytes that keep a drive busy in one direction
+constexpr std::int64_t kUnderWay = std::int64_t{24} << 20;  ///< bytes that keep a drive busy in one direction
 
 /// Chunks under way that keep a drive busy in both directions: about 8 MiB read ahead and as many being
 /// written.
@@ -232,7 +232,7 @@ int wanted_update_slots(const Config& config, const Chunks& chunks) {
   if (config.update_slots > 0) return std::max(config.update_slots, kLeastUpdateSlots);
   const std::int64_t bytes = chunks.record_bytes + chunks.weight_bytes;
   return static_cast<int>(
-      std::clamp<std::int64_t>(1 + 2 * ((kUnderWay + bytes - 1) / bytes), kLeastUpdateSlots, 16));
+      std::clamp<std::int64_t>(1 + 2 * ((kUnderWay + bytes - 1) / bytes), kLeastUpdateSlots, 64));
 }
 
 /// The same for gradients on their way to NVMe.

@@ -34,15 +34,21 @@ TEST(Narrow, GivesTheBitsOfTheScalarConversionForEveryLengthAndPattern) {
   }
 }
 
-TEST(Narrow, SpreadsOverWorkersWithoutLosingAnElement) {
+TEST(Narrow, SpreadsOverWorkersWithoutLosingAnElementAndClears) {
   const std::int64_t n = 300'001;
   std::vector<float> wide(static_cast<std::size_t>(n));
   for (std::size_t i = 0; i < wide.size(); ++i) wide[i] = static_cast<float>(i) * 0.37f;
   for (const int threads : {1, 2, 3}) {
     Workers workers(threads);
     std::vector<BFloat16> narrowed(wide.size());
-    narrow(chosen_isa(), workers, narrowed.data(), wide.data(), n);
-    for (std::size_t i = 0; i < wide.size(); ++i) ASSERT_EQ(narrowed[i].bits, to_bf16(wide[i]).bits) << i;
+    std::vector<float> gradient = wide;
+    gradient.push_back(5);
+    narrow_and_clear(chosen_isa(), workers, narrowed.data(), gradient.data(), n);
+    for (std::size_t i = 0; i < wide.size(); ++i) {
+      ASSERT_EQ(narrowed[i].bits, to_bf16(wide[i]).bits) << i;
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(gradient[i]), 0U) << i;
+    }
+    EXPECT_EQ(gradient.back(), 5);
   }
 }
 

@@ -79,6 +79,7 @@ TEST(Plan, HostMemoryGrowsByGradientsOnlyWhenAllIsOnNvme) {
       units.push_back({"layer." + std::to_string(i), {{"w." + std::to_string(i), {1 << 20}}}});
     Config config;
     config.optimizer_tier = config.parameter_tier = tier;
+    config.update_slots = 3;
     return make_plan(Layout(units), config).host.total();
   };
   EXPECT_EQ(host(16, Tier::nvme) - host(4, Tier::nvme), 12 * (std::int64_t{1} << 20) * 2);
