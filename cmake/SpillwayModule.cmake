@@ -1,10 +1,13 @@
-# spillway_module(NAME SOURCES file... HEADERS file... [PUBLIC lib...] [PRIVATE lib...] [HEADERS_ONLY lib...])
+# spillway_module(NAME SOURCES file... HEADERS file... [PUBLIC lib...] [PRIVATE lib...] [HEADERS_ONLY lib...]
+#                 [ALONE file...])
 # Defines the static library spillway_NAME with the alias spillway::NAME, and installs it as the package's component
 # NAME. HEADERS are the public ones and all that they include: what is not named there is not installed. HEADERS_ONLY
-# are private libraries that leave nothing to link. Nothing but the language level, <spillway/...> and the libraries
+# are private libraries that leave nothing to link. ALONE names sources that the sanitizers' presets, which compile
+# several sources as one, leave by themselves, because a name of theirs is another file's too. Nothing but the language level, <spillway/...> and the libraries
 # to link reaches a project that uses it.
 function(spillway_module name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS;PUBLIC;PRIVATE;HEADERS_ONLY" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS;PUBLIC;PRIVATE;HEADERS_ONLY;ALONE" ${ARGN})
+  set_source_files_properties(${ARG_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   add_library(spillway_${name} STATIC ${ARG_SOURCES})
   add_library(spillway::${name} ALIAS spillway_${name})
   target_compile_features(spillway_${name} PUBLIC cxx_std_20)
@@ -42,16 +45,24 @@ function(spillway_module name)
   endif()
 endfunction()
 
-# spillway_test(FOLDER SOURCES file... LIBRARIES lib... [LABELS label...])
-# One GoogleTest program for each folder of the tree; every TEST in it is a test of ctest.
+# spillway_test(FOLDER SOURCES file... LIBRARIES lib... [LABELS label...] [UNLABELLED pattern...] [ALONE file...])
+# One GoogleTest program for each folder of the tree; every TEST in it is a test of ctest. LABELS say under which
+# sanitizers its tests run as well: memory, threads. Those that match one of the patterns of UNLABELLED ("Tuner.*") do
+# not: their time would not be worth it. ALONE as above.
 function(spillway_test folder)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES;LABELS;UNLABELLED;ALONE" ${ARGN})
+  set_source_files_properties(${ARG_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   add_executable(${folder}_tests ${ARG_SOURCES})
   target_compile_features(${folder}_tests PRIVATE cxx_std_20)
   target_compile_options(${folder}_tests PRIVATE -ffp-contract=off)
   target_link_libraries(${folder}_tests PRIVATE ${ARG_LIBRARIES} GTest::gtest GTest::gtest_main)
   # CMake 3.25 loses all but the first label of a list here; ctest -L takes expressions, so one joined label serves.
   string(JOIN "," labels ${folder} ${ARG_LABELS})
+  string(JOIN ":" unlabelled ${ARG_UNLABELLED})
   gtest_discover_tests(${folder}_tests TEST_PREFIX ${folder}/ DISCOVERY_TIMEOUT 60
-                       PROPERTIES LABELS "${labels}" TIMEOUT 300)
+                       TEST_FILTER "*-${unlabelled}" PROPERTIES LABELS "${labels}" TIMEOUT 300)
+  if(unlabelled)
+    gtest_discover_tests(${folder}_tests TEST_PREFIX ${folder}/ DISCOVERY_TIMEOUT 60
+                         TEST_FILTER "${unlabelled}" PROPERTIES LABELS ${folder} TIMEOUT 300)
+  endif()
 endfunction()
