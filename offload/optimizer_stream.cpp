@@ -67,8 +67,10 @@ void OptimizerStream::begin_step(const std::shared_ptr<Step>& step, bool expecti
 void OptimizerStream::submit(int unit, const std::shared_ptr<Step>& step, int generation, const Event& ready) {
   {
     const Lock lock(mutex_);
-    units_[static_cast<std::size_t>(unit)].job.emplace(Job{step, generation, ready, ++submitted_});
     new_arrivals_.push_back(unit);
+    // Skipped before all of its units were here: cancel() has been, and nobody else would take this one away.
+    if (step->settled && step->skipped) return;
+    units_[static_cast<std::size_t>(unit)].job.emplace(Job{step, generation, ready, ++submitted_});
     ++pending_;
   }
   given_.notify_one();
@@ -203,15 +205,24 @@ void OptimizerStream::run() {
         continue;
       }
       if (commit(lock)) continue;
-      if (!ring_.empty() && units_[static_cast<std::size_t>(ring_.front()->chunk.unit)].job) {
+      // What was read in vain, or too early, stands back.
+      const auto has_job = [this](const Slot* slot) {
+        return units_[static_cast<std::size_t>(slot->chunk.unit)].job.has_value();
+      };
+      std::stable_partition(ring_.begin(), ring_.end(), has_job);
+      if (!ring_.empty() && has_job(ring_.front())) {
         update_front(lock);
         continue;
       }
       // Nothing to update. What is on its way home lands without us, unless its slot is wanted.
-      if (ring_.empty() && free_.empty() && has_work()) {
-        lock.unlock();
-        mover_.retire(*leaving_.front());
-        lock.lock();
+      if (free_.empty() && (ring_.empty() ? has_work() : pending_ > 0)) {
+        if (leaving_.empty()) {
+          drop_ring(lock);
+        } else {
+          lock.unlock();
+          mover_.retire(*leaving_.front());
+          lock.lock();
+        }
         continue;
       }
       given_.wait(lock);
@@ -453,6 +464,19 @@ void OptimizerStream::finish_unit(int unit) {
   state.committed = false;
   --pending_;
   done_.notify_all();
+}
+
+/// Under the mutex, when nothing in the ring has a job, and something else needs a slot.
+void OptimizerStream::drop_ring(Lock& lock) {
+  const auto has_job = [this](int unit) { return units_[static_cast<std::size_t>(unit)].job.has_value(); };
+  if (!to_start_.empty() && !has_job(to_start_.front().unit)) to_start_.clear();
+  for (UnitState& state : units_) state.committed = state.committed && state.job;
+  lock.unlock();
+  for (; !ring_.empty(); ring_.pop_front()) {
+    mover_.drop(*ring_.front());
+    free_.push_back(ring_.front());
+  }
+  lock.lock();
 }
 
 /// All slots are free afterwards, and nothing is committed.

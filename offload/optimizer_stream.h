@@ -124,6 +124,7 @@ class OptimizerStream {
   void cancel(const Step& step);
   void update_chunk(Slot& slot, const Job& job);
   void finish_unit(int unit);
+  void drop_ring(Lock& lock);
   void empty_ring();
 
   bool update_with(const Chunk& chunk, cpu_adam::Gradient gradient,

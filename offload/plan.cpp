@@ -244,7 +244,7 @@ int wanted_gradient_slots(const GradientPieces& pieces) {
 }  // namespace
 
 Room Room::least(const Layout& layout, const Config& config) {
-  const Room in_memory = least_in_memory(layout);
+  const Room in_memory = least_in_memory(layout, config);
   if (config.optimizer_tier != Tier::nvme) return in_memory;
   const std::int64_t needed = plan_with(layout, config, in_memory).host.total();
   if (config.host_memory >= 0 && needed <= config.host_memory) return in_memory;
@@ -254,16 +254,28 @@ Room Room::least(const Layout& layout, const Config& config) {
   return plan_with(layout, config, spilled).host.total() < needed ? spilled : in_memory;
 }
 
-Room Room::least_in_memory(const Layout& layout) {
+Room Room::least_in_memory(const Layout& layout, const Config& config) {
+  const StateSizes sizes(config);
   Room room;
   room.parameter_slots = layout.options().live_units;
   room.parameter_cache_slots = kStagingSlots;
+  // What was asked for by name has its place before what may grow.
+  if (config.optimizer_tier == Tier::nvme && config.resident_fraction) {
+    const std::int64_t all = record_chunks(layout, Chunks(layout, sizes));
+    room.resident_chunks = std::llround(*config.resident_fraction * static_cast<double>(all));
+  }
+  if (config.parameter_tier == Tier::nvme && config.parameter_cache) {
+    const std::int64_t slot = round_up(layout.largest_unit() * sizes.weight_bytes, kBlockBytes);
+    const std::int64_t most = std::max<std::int64_t>(kStagingSlots, std::ssize(layout.units()));
+    room.parameter_cache_slots =
+        static_cast<int>(std::clamp<std::int64_t>(*config.parameter_cache / slot, kStagingSlots, most));
+  }
   room.activation_slots = ActivationBytes(layout).nvme_slots > 0 ? 1 : 0;
   return room;
 }
 
 Room::Room(const Layout& layout, const Config& config)
-    : Room(config.host_memory < 0 ? least_in_memory(layout) : least(layout, config)) {
+    : Room(config.host_memory < 0 ? least_in_memory(layout, config) : least(layout, config)) {
   const StateSizes sizes(config);
   const Chunks chunks(layout, sizes);
   const auto device_fits = [&] {
@@ -296,24 +308,11 @@ Room::Room(const Layout& layout, const Config& config)
 
   // A byte of a record that stays is neither read nor written; one of a parameter saves at most one read: so
   // records come first.
-  if (config.optimizer_tier == Tier::nvme) {
-    const std::int64_t all = record_chunks(layout, chunks);
-    if (config.resident_fraction) {
-      resident_chunks = std::llround(*config.resident_fraction * static_cast<double>(all));
-    } else if (config.host_memory >= 0) {
-      grow(resident_chunks, all, host_fits);
-    }
-  }
-  if (config.parameter_tier == Tier::nvme) {
-    const std::int64_t slot = round_up(layout.largest_unit() * sizes.weight_bytes, kBlockBytes);
-    const auto units = static_cast<std::int64_t>(layout.units().size());
-    if (config.parameter_cache) {
-      parameter_cache_slots = static_cast<int>(std::clamp<std::int64_t>(
-          *config.parameter_cache / slot, kStagingSlots, std::max<std::int64_t>(units, kStagingSlots)));
-    } else if (config.host_memory >= 0) {
-      grow(parameter_cache_slots, units, host_fits);
-    }
-  }
+  if (config.host_memory < 0) return;  // nobody said how much may be used
+  if (config.optimizer_tier == Tier::nvme && !config.resident_fraction)
+    grow(resident_chunks, record_chunks(layout, chunks), host_fits);
+  if (config.parameter_tier == Tier::nvme && !config.parameter_cache)
+    grow(parameter_cache_slots, std::ssize(layout.units()), host_fits);
 }
 
 Plan make_plan(const Layout& layout, const Config& config) {

@@ -111,7 +111,7 @@ struct Room {
 
  private:
   Room() = default;
-  static Room least_in_memory(const Layout& layout);
+  static Room least_in_memory(const Layout& layout, const Config& config);
 };
 
 /// Whether chunk `index` of `all` is one of the `resident` ones, which are spread evenly.
