@@ -66,7 +66,9 @@ TEST_F(Metrics, ALineForEveryStepWithLanesThatFitIntoIt) {
     EXPECT_GT(line.at("lane_s").at("compute"), 0.0);
     // A step's update goes on under the next one.
     for (const std::string lane : {"adam", "read", "write"}) {
-      if (i > 0) EXPECT_GT(line.at("lane_s").at(lane), 0.0) << lane;
+      if (i > 0) {
+        EXPECT_GT(line.at("lane_s").at(lane), 0.0) << lane;
+      }
     }
     const double floor = line.at("floor_s"), compute = line.at("lane_s").at("compute");
     for (const auto& [lane, busy] : line.at("lane_s").items()) {
