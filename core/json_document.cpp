@@ -106,7 +106,10 @@ std::string read_text_file(const std::string& path, std::string_view what) {
   const std::size_t bytes = file != nullptr ? std::fread(text.data(), 1, text.size(), file.get()) : 0;
   if (file == nullptr || std::ferror(file.get()) != 0) {
     throw Error(ErrorKind::io, fmt::format("cannot read the {}", what),
-                {.operation = file == nullptr ? "open" : "read", .path = path, .error_number = errno});
+                {.operation = file == nullptr ? "open" : "read",
+                 .path = path,
+                 .error_number = errno,
+                 .hint = "name a file that is there and can be read"});
   }
   text.resize(bytes);
   if (text.size() > kMost) {

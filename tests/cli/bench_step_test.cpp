@@ -144,7 +144,7 @@ TEST_F(BenchStep, WhatStaysInHostMemoryIsNotMoved) {
                         {"--resident-fraction", "0.5", "--params", "4M", "--layers", "2", "--compute-ms", "0"});
   for (const std::string way : {"read", "written"}) {
     EXPECT_NEAR(r.at(way + "_bytes_per_param"), 5, 1);
-    EXPECT_NEAR(r.at("format_" + way + "_bytes_per_param"), 5, 0.3);
+    EXPECT_NEAR(r.at("format_" + way + "_bytes_per_param"), 5, 0.6);  // of 20 chunks, whole ones
   }
 }
 
