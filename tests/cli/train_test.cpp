@@ -78,6 +78,29 @@ TEST_F(Train, TheReportHoldsEverythingAndTheDirectoryNothing) {
   EXPECT_EQ(scratch_.names(), (std::vector<std::string>{scratch_.path("result.json"), text_}));
 }
 
+TEST_F(Train, WhatIsKeptAndTheOrderOfMicroBatchesAreSaidAndChangeNoWeight) {
+  struct Way {
+    const char *activations, *order, *words;
+  };
+  std::string hash, loss;
+  for (const Way& way :
+       {Way{"keep", "micro_batch", "4 layers kept"}, Way{"recompute", "layer", "4 layers recomputed:"},
+        Way{"host", "micro_batch", "from inputs in host memory"}, Way{"nvme", "layer", "from inputs on nvme"},
+        Way{"auto", "layer", "4 layers kept"}}) {
+    const json result = row(
+        {"--nvme-path", scratch_.root(), "--activations", way.activations, "--accumulation-order", way.order});
+    EXPECT_NE(result.at("activations").get<std::string>().find(way.words), std::string::npos)
+        << result.at("activations");
+    if (hash.empty()) hash = result.at("weights_xxh3");
+    if (loss.empty()) loss = result.at("loss_last").dump();
+    EXPECT_EQ(result.at("weights_xxh3"), hash) << way.activations;
+    EXPECT_EQ(result.at("loss_last").dump(), loss) << way.activations;
+  }
+  const Outcome dry = train({"--nvme-path", scratch_.root(), "--activations", "nvme", "--dry-run"});
+  EXPECT_NE(dry.out.find("from inputs on nvme"), std::string::npos) << dry.out;
+  EXPECT_NE(dry.out.find("activation staging"), std::string::npos) << dry.out;
+}
+
 TEST_F(Train, PeaksAreThePlanByName) {
   for (const std::string place : {"device", "host", "nvme"}) {
     const json result =
