@@ -392,7 +392,7 @@ StepTicket Engine::step() {
     s.in_step = false;
     s.parameters->end_iteration();
     s.optimizer->set_order(s.parameters->next_use_order());
-    for (int unit = 0; unit < units; ++unit) {
+    for (const int unit : s.parameters->next_use_order()) {
       if (!s.submitted[static_cast<std::size_t>(unit)]) s.submit(unit);
     }
     if (s.config.delayed_update) s.delayed = s.step;

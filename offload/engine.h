@@ -50,9 +50,9 @@ class StepTicket {
   std::shared_ptr<const Step> step_;
 };
 
-/// A unit's parameters on the device, for as long as it lives. The device may read them in its compute stream's
-/// order until then; the memory is given back when the stream has passed the destruction. Move-only; must not
-/// outlive the engine.
+/// A unit's parameters on the device, for as long as it lives, or until the unit's last reduce() of a step. The
+/// device may read them in its compute stream's order until then; the memory is given back when the stream has
+/// passed the destruction. Move-only; must not outlive the engine.
 class UnitView {
  public:
   UnitView() = default;
