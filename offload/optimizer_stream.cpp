@@ -79,6 +79,7 @@ void OptimizerStream::submit(int unit, const std::shared_ptr<Step>& step, int ge
 void OptimizerStream::end_step() {
   const Lock lock(mutex_);
   expecting_ = false;
+  given_.notify_one();
   arrivals_ = std::exchange(new_arrivals_, {});
 }
 
@@ -96,7 +97,10 @@ void OptimizerStream::wait(int unit) {
     // Whatever was expected: it is this one that is needed next.
     state.rank = -1;
     TraceWait waits(context_.trace, Waiter::compute, Lane::adam, unit);
+    ++waiting_;
+    given_.notify_one();
     done_.wait(lock, [&] { return !state.job || error_; });
+    --waiting_;
   }
   if (error_) std::rethrow_exception(error_);
   const auto writes = std::exchange(state.high_writes, {});
@@ -216,14 +220,17 @@ void OptimizerStream::run() {
       }
       // Nothing to update. What is on its way home lands without us, unless its slot is wanted.
       if (free_.empty() && (ring_.empty() ? has_work() : pending_ > 0)) {
-        if (leaving_.empty()) {
-          drop_ring(lock);
-        } else {
+        if (!leaving_.empty()) {
           lock.unlock();
           mover_.retire(*leaving_.front());
           lock.lock();
+          continue;
         }
-        continue;
+        // While the step is being handed over, the jobs of what was read may still come.
+        if (waiting_ > 0 || pause_ || !expecting_) {
+          drop_ring(lock);
+          continue;
+        }
       }
       given_.wait(lock);
     }

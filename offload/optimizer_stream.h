@@ -155,6 +155,7 @@ class OptimizerStream {
   bool expecting_ = false;         ///< a step has begun: what is going to be submitted may be read
   std::uint64_t submitted_ = 0;    ///< jobs
   std::int64_t pending_ = 0;       ///< units with a job
+  int waiting_ = 0;                ///< somebody waits for one of them
   std::int64_t steps_ = 0, skipped_ = 0;
   bool stop_ = false, pause_ = false, is_paused_ = false;
   std::exception_ptr error_;

@@ -101,7 +101,7 @@ TEST_F(DryRun, NamesANarrowerStateFormatWhereOnlyThatFits) {
   // There is room for the slots of compact8, and not for those of fp32, wherever the gradients are.
   std::vector<std::string> limited{"--model", "decoder-25m", "--device-threads",
                                    "2",       "--nvme-path", scratch_.root()};
-  limited.insert(limited.end(), {"--device-memory", "40M", "--host-memory", "16M"});
+  limited.insert(limited.end(), {"--device-memory", "40M", "--host-memory", "15M"});
   limited.insert(limited.end(), {"--offload-optimizer", "nvme", "--offload-parameters", "nvme"});
   const Outcome refused = run(limited);
   EXPECT_EQ(refused.exit_code, 3);
