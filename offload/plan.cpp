@@ -84,23 +84,32 @@ int gradient_generations(const Config& config) {
 
 namespace {
 
+/// All chunks with optimizer state, in the order of units.
+std::int64_t record_chunks(const Layout& layout, const Chunks& chunks) {
+  std::int64_t count = 0;
+  for (const Layout::Unit& unit : layout.units()) count += chunks.records(unit);
+  return count;
+}
+
 /// What checksums occupy: one for each write of a chunk, or, with several directories, for each part of it.
 std::int64_t checksum_bytes(const Layout& layout, const Config& config, const StateSizes& sizes,
-                            const Chunks& chunks, bool spills_gradients) {
+                            const Chunks& chunks, const Room& room) {
   if (!config.checksums) return 0;
-  std::int64_t count = 0;
+  const std::int64_t all = record_chunks(layout, chunks);
+  std::int64_t count = 0, record = 0;
   const auto add = [&](std::int64_t bytes, const std::vector<std::string>& directories) {
     // A row of stripes may begin and end inside of one.
     if (bytes > 0) count += directories.size() > 1 ? bytes / aio::VolumeOptions{}.stripe_bytes + 2 : 1;
   };
   for (const Layout::Unit& unit : layout.units()) {
     const GradientPlanes gradient(unit, config);
-    const int gradients = spills_gradients ? gradient_generations(config) * gradient.planes : 0;
+    const int gradients = room.spills_gradients ? gradient_generations(config) * gradient.planes : 0;
     for (std::int64_t first = 0; first < unit.elements; first += chunks.elements) {
       const std::int64_t elements = std::min(chunks.elements, unit.elements - first);
       const std::int64_t state = std::clamp<std::int64_t>(unit.trainable - first, 0, chunks.elements);
       if (config.parameter_tier == Tier::nvme) add(elements * sizes.weight_bytes, config.parameter_nvme_paths);
-      if (config.optimizer_tier == Tier::nvme) add(sizes.record.bytes(state), config.optimizer_nvme_paths);
+      if (config.optimizer_tier == Tier::nvme && state > 0 && !is_resident(record++, all, room.resident_chunks))
+        add(sizes.record.bytes(state), config.optimizer_nvme_paths);
       for (int i = 0; i < gradients; ++i) add(state * size_of(gradient.type), config.optimizer_nvme_paths);
     }
   }
@@ -108,13 +117,6 @@ std::int64_t checksum_bytes(const Layout& layout, const Config& config, const St
     if (slot.tier == Tier::nvme) add(slot.bytes, activation_directories(config));
   }
   return count * kChecksumBytes;
-}
-
-/// All chunks with optimizer state, in the order of units.
-std::int64_t record_chunks(const Layout& layout, const Chunks& chunks) {
-  std::int64_t count = 0;
-  for (const Layout::Unit& unit : layout.units()) count += chunks.records(unit);
-  return count;
 }
 
 std::int64_t resident_bytes(const Layout& layout, const Config& config, std::int64_t resident) {
@@ -195,8 +197,7 @@ Plan plan_with(const Layout& layout, const Config& config, const Room& room) {
   }
   plan.host.add("norm sums", cpu_adam::norm_blocks(layout.largest_trainable()) * 8);
   plan.host.add("conversion", kConversionElements * 4);
-  if (const std::int64_t bytes = checksum_bytes(layout, config, sizes, chunks, room.spills_gradients);
-      bytes > 0)
+  if (const std::int64_t bytes = checksum_bytes(layout, config, sizes, chunks, room); bytes > 0)
     plan.host.add("checksums", bytes);
 
   const ActivationBytes activations(layout);
