@@ -227,7 +227,7 @@ std::int64_t most_that_fits(std::int64_t least, std::int64_t most, const Fits& f
 
 constexpr std::int64_t kUnderWay = std::int64_t{24} << 20;  ///< bytes that keep a drive busy in one direction
 
-/// Chunks under way that keep a drive busy in both directions: about 8 MiB read ahead and as many being
+/// Chunks under way that keep a drive busy in both directions: about kUnderWay read ahead and as many being
 /// written.
 int wanted_update_slots(const Config& config, const Chunks& chunks) {
   if (config.update_slots > 0) return std::max(config.update_slots, kLeastUpdateSlots);
